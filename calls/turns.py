@@ -1,0 +1,159 @@
+"""Form turns from who speaks when, cut them into windows of one size, and measure the timing of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .recordings import ASSISTANT, ROLES, USER
+
+
+class Segment(NamedTuple):
+    """A stretch of speech of one side; also a turn."""
+
+    start_s: float
+    end_s: float
+    channel: int
+    text: str = ""
+
+    @property
+    def role(self) -> str:
+        return ROLES[self.channel]
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class CallRules:
+    """When speech is a turn.
+
+    Args:
+        join_s (`float`): Pieces of one side with shorter pauses belong together.
+        backchannel_s (`float`): Longer stretches are turns, unless they lie inside a turn of the other side.
+        lead_s (`float`): A backchannel begins so long before the other side's piece ends; also what is early.
+        resume_s (`float`): The other side goes on so soon after a backchannel.
+        window (`int`): Turns of a window; the reward follows the number of turns, so that all have the same.
+    """
+
+    join_s: float = 0.5
+    backchannel_s: float = 1.0
+    lead_s: float = 0.2
+    resume_s: float = 1.5
+    window: int = 6
+
+    def __post_init__(self) -> None:
+        if self.window not in range(2, 17, 2):
+            raise ValueError(f"window is {self.window}; give an even number of turns from 2 to 16.")
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The turns of a call, alternating; what is said inside turns of the other side; and all joined pieces."""
+
+    turns: list[Segment]
+    inside: list[Segment]
+    pieces: list[Segment]
+    duration_s: float  # Of the recording.
+
+
+def form_turns(segments: Sequence[Segment], duration_s: float, rules: CallRules = CallRules()) -> Turns:
+    """Join the pieces of each side, and set aside what lies inside the other side's turn or is a backchannel."""
+    pieces = list[Segment]()
+    for channel in (USER, ASSISTANT):
+        joined = list[Segment]()
+        for segment in sorted(each for each in segments if each.channel == channel):
+            if joined and segment.start_s - joined[-1].end_s <= rules.join_s:
+                joined[-1] = _unite(joined[-1], segment)
+            else:
+                joined.append(segment)
+        pieces += joined
+    pieces.sort()
+    turns, inside = list[Segment](), list[Segment]()
+    for number, piece in enumerate(pieces):
+        last = turns[-1] if turns else None
+        if last is None or piece.channel == last.channel:
+            turns[-1:] = [piece if last is None else _unite(last, piece)]
+        elif piece.end_s <= last.end_s or _is_backchannel(piece, last, pieces[number + 1 : number + 2], rules):
+            inside.append(piece)
+        else:
+            turns.append(piece)
+    return Turns(turns, inside, pieces, duration_s)
+
+
+def _unite(first: Segment, second: Segment) -> Segment:
+    text = f"{first.text} {second.text}".strip()
+    return first._replace(end_s=max(first.end_s, second.end_s), text=text)
+
+
+def _is_backchannel(piece: Segment, last: Segment, following: Sequence[Segment], rules: CallRules) -> bool:
+    """Return whether a short piece begins in the other side's speech, which soon goes on."""
+    goes_on = any(each.channel == last.channel and each.start_s - piece.end_s <= rules.resume_s for each in following)
+    return goes_on and piece.length_s <= rules.backchannel_s and piece.start_s < last.end_s - rules.lead_s
+
+
+def make_windows(turns: Sequence[Segment], size: int) -> list[list[Segment]]:
+    """Cut turns into runs of `size`, from a turn of the user to one of the assistant.
+
+    The last run ends with the last answer and may share turns with the one before. A shorter call is one run.
+    """
+    first = 1 if turns and turns[0].channel == ASSISTANT else 0
+    whole = list(turns[first : first + (len(turns) - first) // 2 * 2])
+    starts = list(range(0, max(len(whole) - size, 0) + 1, size))
+    if starts[-1] + size < len(whole):
+        starts.append(len(whole) - size)
+    return [whole[start : start + size] for start in starts if whole]
+
+
+def measure_timing(calls: Sequence[Turns], rules: CallRules = CallRules()) -> dict[str, float | int | None]:
+    """Return what a reward does not hear, of one call or of several together.
+
+    - `response_gap_median_s`, `response_gap_p90_s`: start of the assistant's turn minus end of the user's before it,
+      negative if it starts early; None without an answer.
+    - `answered_within_3_s`: share of the user's turns that are answered within 3 s; `gaps_over_2_s`, `gaps_over_5_s`:
+      how many answers come later.
+    - `overlap_s`, `overlap_share`: time in which both speak, and its share of the recording.
+    - `early_starts`: turns of the assistant that start more than 0.2 s before the user's turn ends.
+    - `barge_ins`: turns of the user that start more than 0.2 s before the assistant's turn ends; of these,
+      `stop_time_median_s`: end of the assistant's turn minus start of the user's.
+    - `backchannels`: stretches of at most 1 s inside the other side's turn; `assistant_backchannels`: those of the
+      assistant; `talked_over`: longer stretches inside the other side's turn.
+    - `longest_silence_s`: between the first and the last word.
+    """
+    changes = [change for call in calls for change in zip(call.turns, call.turns[1:], strict=False)]
+    gaps = [after.start_s - before.end_s for before, after in changes if after.channel == ASSISTANT]
+    overlaps = [before.end_s - after.start_s for before, after in changes if after.channel == USER]
+    stops = [overlap for overlap in overlaps if overlap > rules.lead_s]
+    inside = [piece for call in calls for piece in call.inside]
+    short = [piece for piece in inside if piece.length_s <= rules.backchannel_s]
+    num_asked = sum(turn.channel == USER for call in calls for turn in call.turns)
+    overlap_s, silence_s = 0.0, 0.0
+    for call in calls:
+        last_end_s = [-1.0, -1.0]
+        for piece in sorted(call.pieces):
+            # Within a channel pieces are apart, so that each is compared with the other side's last.
+            other_s, end_s = last_end_s[1 - piece.channel], max(last_end_s)
+            overlap_s += max(min(other_s, piece.end_s) - piece.start_s, 0.0)
+            silence_s = max(silence_s, piece.start_s - end_s) if end_s >= 0 else silence_s
+            last_end_s[piece.channel] = piece.end_s
+    measured: dict[str, float | int | None] = {
+        "response_gap_median_s": float(np.median(gaps)) if gaps else None,
+        "response_gap_p90_s": float(np.percentile(gaps, 90)) if gaps else None,
+        "answered_within_3_s": sum(gap <= 3 for gap in gaps) / max(num_asked, 1),
+        "gaps_over_2_s": sum(gap > 2 for gap in gaps),
+        "gaps_over_5_s": sum(gap > 5 for gap in gaps),
+        "overlap_s": overlap_s,
+        "overlap_share": overlap_s / sum(call.duration_s for call in calls),
+        "early_starts": sum(gap < -rules.lead_s for gap in gaps),
+        "barge_ins": len(stops),
+        "stop_time_median_s": float(np.median(stops)) if stops else None,
+        "backchannels": len(short),
+        "assistant_backchannels": sum(piece.channel == ASSISTANT for piece in short),
+        "talked_over": len(inside) - len(short),
+        "longest_silence_s": silence_s,
+    }
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in measured.items()}
