@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts.types import PositiveInt
 
+from sdiareward.calls.reading import CallSettings
+from sdiareward.calls.recordings import Form, UserChannel
+from sdiareward.calls.turns import CallRules
 from sdiareward.common.files import lock_folder
 from sdiareward.scoring.model_spec import MODEL, ModelArguments
 
@@ -27,7 +30,9 @@ def compare(
     output_dir: Path | None = None,
     pattern: str | None = None,
     user_turns: Path | None = None,
-    form: Literal["turns"] | None = None,
+    form: Form | None = None,
+    user_channel: UserChannel | None = None,
+    window: int = 6,
     audio_root: str | None = None,
     match_level: bool = False,
     num_bootstrap: PositiveInt = 1000,
@@ -45,7 +50,9 @@ def compare(
         output_dir: Folder for compare.json, compare.parquet and the page; compare-A-B by default.
         pattern: How recordings are named, such as {dialogue}_{turn}_{role}.wav; NAME_0_user.wav by default.
         user_turns: Folder of the user's turns, shared by all systems; their folders hold the assistant's turns.
-        form: Take two recordings of one length as turns, not as the two channels of a call.
+        form: What recordings are: turns, or calls of both sides; by default their names, lengths and channels say.
+        user_channel: The user's channel of stereo calls; left is assumed.
+        window: Turns of a call that are scored together: an even number from 2 to 16.
         audio_root: Folder that relative paths in tables begin at and no recording may lie outside of.
         match_level: Bring the recordings of all systems to one level first, so that none wins by its loudness.
         num_bootstrap: Bootstrap draws of the intervals.
@@ -63,7 +70,7 @@ def compare(
             criterion=criterion,
             output_dir=folder,
             pattern=pattern,
-            form=form,
+            calls=CallSettings(form, user_channel, rules=CallRules(window=window)),
             user_turns=user_turns,
             audio_root=audio_root,
             num_bootstrap=num_bootstrap,

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts.types import PositiveInt
 
+from sdiareward.calls.reading import CallSettings, find_calls
+from sdiareward.calls.recordings import CALL_SUFFIXES, CallFiles, Form, UserChannel, has_one_clock, pair_files
+from sdiareward.calls.turns import CallRules
 from sdiareward.scoring.model_spec import DATASET, MODEL, DatasetArguments, ModelArguments
+
+from .calls import describe_call, score_call
 
 
 if TYPE_CHECKING:
@@ -24,7 +29,13 @@ def score(
     /,
     *,
     criterion: str | None = None,
-    form: Literal["turns"] | None = None,
+    form: Form | None = None,
+    user_channel: UserChannel | None = None,
+    segments: Path | None = None,
+    user: str | None = None,
+    assistant: str | None = None,
+    window: int = 6,
+    turns_dir: Path | None = None,
     json: bool = False,
     data: DatasetArguments = DATASET,
     output_dir: Path | None = None,
@@ -42,10 +53,17 @@ def score(
     `accelerate launch --num_processes N -m sdiareward.cli score ...`.
 
     Args:
-        dialogue: JSON file with the turns' role, audio and text, or a folder of audio files; or a folder of dialogues.
+        dialogue: JSON file with the turns' role, audio and text, or a folder of audio files; a recording of a call, or
+            a folder of its two sides; or a folder of dialogues or calls.
         other: A second dialogue to compare with the first.
         criterion: Prompt to score under; by default the column `criterion` of a data set, else joint.
-        form: Take two recordings of one length as turns, not as the two channels of a call.
+        form: What recordings are: turns, or calls of both sides; by default their names, lengths and channels say.
+        user_channel: The user's channel of a stereo call; left is assumed.
+        segments: Who speaks when in a call, as RTTM, JSON, SRT or VTT; by default the file of its name, or its sound.
+        user: The user's name in the segments of a call.
+        assistant: The assistant's name there.
+        window: Turns of a call that are scored together: an even number from 2 to 16.
+        turns_dir: Folder for the turns of a call, as dialogues.
         json: Print one JSON object instead of lines.
         output_dir: Folder for scores.parquet, skipped.jsonl and summary.json; the same command resumes a killed run.
         limit: Number of rows to score, drawn evenly from subsets, recordings and synthesizers; all by default.
@@ -58,7 +76,11 @@ def score(
     from sdiareward.pairs.dialogue_folders import holds_dialogues
 
     given = [path for path in (dialogue, other) if path is not None]
-    folders = [path for path in given if holds_dialogues(path)]
+    calls = CallSettings(form, user_channel, user, assistant, CallRules(window=window))
+    call, of_call = _find_call(given, calls), {"segments": segments, "turns_dir": turns_dir}
+    if call is None and any(of_call.values()):
+        raise ValueError("--segments and --turns_dir are for one call; give its recording, or the folder of its two.")
+    folders = [path for path in given if call is None and holds_dialogues(path, calls)]
     if len(folders) == 2:
         raise ValueError(f"{dialogue} and {other} are folders of dialogues; compare them with `sdiareward compare`.")
     if folders == given and given and data.dataset is None:
@@ -67,15 +89,26 @@ def score(
         data, given = replace(data, dataset=str(dialogue)), []
     if bool(given) == (data.dataset is not None):
         raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
-    if given and output_dir is not None and given[0].is_dir():
+    if call is None and given and output_dir is not None and given[0].is_dir():
         raise ValueError(f"{dialogue}: is one dialogue, or holds none; --output_dir is for a folder of dialogues.")
     of_ray: dict[str, Any] = {"num_actors": num_actors, "gpus_per_actor": gpus_per_actor}
-    of_data = {"output_dir": output_dir, "limit": limit, "seed": seed, "strict": strict, "engine": engine, **of_ray}
+    of_data = {
+        "output_dir": output_dir if call is None else None,
+        "limit": limit,
+        "seed": seed,
+        "strict": strict,
+        "engine": engine,
+        **of_ray,
+    }
     foreign = vars(data) | of_data if given else of_ray if engine != "ray" else {}
     if unused := [f"--{name}" for name, value in foreign.items() if value]:
         raise ValueError(f"{', '.join(unused)} needs {'--dataset' if given else '--engine ray'}.")
+    if call is not None:
+        report = score_call(call, calls, criterion, model, output_dir=output_dir, **of_call)
+        print(dumps(report, allow_nan=False) if json else describe_call(report))
+        return 0
     if given:
-        return _score_files(given, criterion, form, model, is_json=json)
+        return _score_files(given, criterion, calls, model, is_json=json)
     if output_dir is None or json:
         raise ValueError("--dataset needs --output_dir, a folder for the scores; --json is for files of dialogues.")
     if data.split is not None and Path(str(data.dataset)).is_file():
@@ -91,7 +124,7 @@ def score(
         seed=seed,
         criterion=criterion,
         audio_root=data.audio_root,
-        form=form,
+        calls=calls,
     )
     summary = score_on_ray(job, output_dir, **of_ray) if engine == "ray" else score_dataset(job, output_dir)
     if summary is None:  # Of several processes the main one prints.
@@ -100,19 +133,32 @@ def score(
     return int(strict and summary.num_skipped > 0)
 
 
+def _find_call(given: Sequence[Path], calls: CallSettings) -> CallFiles | None:
+    """Return the call of one recording or folder, or of the two recordings of its sides."""
+    if len(given) == 2 and calls.form != "turns" and all(path.suffix.lower() in CALL_SUFFIXES for path in given):
+        pairs = {name: pair for name, pair in pair_files(given).items() if calls.form or has_one_clock(pair)}
+        return next((CallFiles(name.replace("*", ""), pair) for name, pair in pairs.items()), None)
+    found = find_calls(given[0], calls) if len(given) == 1 else []
+    return found[0] if len(found) == 1 else None
+
+
 def _score_files(
     paths: Sequence[Path],
     criterion: str | None,
-    form: Literal["turns"] | None,
+    calls: CallSettings,
     model: ModelArguments,
     *,
     is_json: bool,
 ) -> int:
     from sdiareward.audio_sdiareward import Heard, describe_unheard
     from sdiareward.pairs.labels import name_criterion
-    from sdiareward.pairs.messages import read_dialogue
+    from sdiareward.pairs.messages import list_recordings, read_dialogue
 
-    dialogues = [read_dialogue(path, form) for path in paths]
+    dialogues = [read_dialogue(path, calls.form) for path in paths]
+    for path in paths:
+        if path.is_dir() and pair_files(list_recordings(path)):
+            told = "its recordings are read as turns; add --form call if they are the two sides of a call"
+            print(f"sdiareward: notice: {path}: {told}", file=sys.stderr)
     criterion = name_criterion(criterion)
     scorer = model.make_spec().load(criterion)
     report: dict[str, Any] = {"criterion": criterion, "dialogues": []}

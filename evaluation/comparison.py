@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, Clip, is_silent, open_encoded, open_source
+from sdiareward.calls.reading import CALLS, CallSettings
+from sdiareward.calls.turns import measure_timing
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 from sdiareward.common.errors import UserError, check_modules
 from sdiareward.common.files import JsonLines, hash_json, replace_atomically, write_file
 from sdiareward.common.machine import describe_run
 from sdiareward.pairs.content import hash_parts
-from sdiareward.pairs.messages import Form
 from sdiareward.pairs.rows import Rows, open_messages
 from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.perturbations.channel import encode_flac
@@ -37,6 +38,7 @@ from sdiareward.scoring.model_spec import ModelSpec
 
 from . import verdicts
 from .comparison_page import write_page
+from .report.calls import describe_timing, list_notices
 from .report.content import make_plain
 from .report.page import EmbedAudio
 from .verdicts import CRITERIA, Record
@@ -71,7 +73,9 @@ class Comparison:
     dialogues: pd.DataFrame = field(repr=False)
     # `dialogue`, and `missing_in`: the systems that lack it.
     unmatched: list[Record] = field(repr=False)
-    skipped: list[Record] = field(repr=False)
+    # By system, what `calls.turns.measure_timing` returns of all its calls; empty without calls.
+    timing: dict[str, Record] = field(default_factory=dict, repr=False)
+    skipped: list[Record] = field(default_factory=list, repr=False)
     output_dir: str | None = None
     page: str | None = None
 
@@ -86,7 +90,7 @@ def compare(
     criterion: str = "joint",
     output_dir: str | Path | None = None,
     pattern: str | None = None,
-    form: Form | None = None,
+    calls: CallSettings = CALLS,
     user_turns: str | Path | None = None,
     audio_root: str | Path | None = None,
     prompts: Mapping[str, str] | None = None,
@@ -110,7 +114,7 @@ def compare(
             call resumes a run there. By default nothing is kept.
         pattern (`str`, *optional*): Names of recordings, such as `"{dialogue}_{turn}_{role}.wav"`.
         user_turns (`str` or `Path`, *optional*): Folder of the user's turns, which all systems share.
-        form (`str`, *optional*): `"turns"` if two recordings of one length are turns, not the channels of a call.
+        calls ([`CallSettings`], *optional*): How recordings of whole calls are read; see `docs/calls.md`.
         audio_root (`str` or `Path`, *optional*): Folder at which relative paths in tables begin; see
             `pairs.systems.read_systems`.
         prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's.
@@ -142,7 +146,7 @@ def compare(
     if len(criteria) > 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         remedy = f"run each criterion into one output_dir, then {ALL} in a single process"
         raise UserError(f"criterion is {ALL} in several processes, which score one at a time; {remedy}.")
-    found = read_systems(systems, pattern=pattern, user_turns=user_turns, audio_root=audio_root, form=form)
+    found = read_systems(systems, pattern=pattern, user_turns=user_turns, audio_root=audio_root, calls=calls)
     check_modules(["choix"] if len(found) > 2 else [])
     names, unmatched = match_dialogues(found)
     max_turn_s = _check_model(spec, criteria)
@@ -174,8 +178,13 @@ def compare(
             for entry in verdicts.rank_systems(verdicts.spread(table, each), groups, **draws)
         ]
         verdict = verdicts.join_verdicts(pairs, ranking)
+        recorded = {system.name: system.calls for system in found if system.calls}
+        timing = {each: measure_timing([call.turns for call in of.values()]) for each, of in recorded.items()}
+        verdict += f"\n{describe_timing(timing)}" if timing else ""
         result: Record = {"verdict": verdict, "systems": paths, "model": spec.name, "criteria": criteria}
         result |= {"pairs": pairs, "ranking": ranking, "limits": [limit.text for limit in limits]}
+        result |= {"timing": timing}
+        result["limits"] += list_notices(recorded)
         result |= {"unmatched": unmatched, "skipped": skipped}
         questions = {each: verdicts.describe_criterion(each) for each in criteria}
         report = {**result, "rule": verdicts.RULE, "about": questions, **draws}
@@ -186,7 +195,7 @@ def compare(
         with replace_atomically(folder / "compare.parquet") as temporary:
             table.to_parquet(temporary, index=False)
         readers = {system.name: partial(read, system) for system in found}
-        page = write_page(folder / "report", report, table, readers, embed_audio)
+        page = write_page(folder / "report", report, table, readers, recorded, embed_audio)
     kept: Record = {} if output_dir is None else {"output_dir": str(folder), "page": str(page)}
     return Comparison(**result, dialogues=table, **kept)
 

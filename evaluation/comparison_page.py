@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sdiareward.calls.reading import Call
 from sdiareward.common import tables
 from sdiareward.common.files import write_file
 from sdiareward.common.tables import Cell, Row, Table, format_signed
 
+from .report.calls import show_call, tabulate_timing
 from .report.figures import choose_marker_style, measure_errors, save_figures, shorten
 from .report.page import Block, Collector, Dialogue, EmbedAudio, Section, Side, render_page
 from .report.sections import make_settings_table
@@ -24,16 +26,18 @@ from .verdicts import COVARIATES, count_by, spread
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUM_EXAMPLES = 10
+_NUM_EXAMPLES, _NUM_CALLS = 10, 4
 # More curves cannot be told apart.
 _MAX_CURVES = 6
 Report = Mapping[str, Any]
 # Of each system: returns the messages of a dialogue.
 Readers = Mapping[str, Callable[[str], Any]]
+# Of each system that was recorded in calls, by name.
+Calls = Mapping[str, Mapping[str, Call]]
 
 
 def write_page(
-    folder: Path, report: Report, table: pd.DataFrame, readers: Readers, embed_audio: EmbedAudio = "all"
+    folder: Path, report: Report, table: pd.DataFrame, readers: Readers, calls: Calls, embed_audio: EmbedAudio = "all"
 ) -> Path:
     """Write `index.html` and its figures; the same comparison gives the same bytes."""
     figures, collector, subject = _draw_figures(report, table, folder), Collector(embed_audio), " or ".join(readers)
@@ -58,6 +62,7 @@ def write_page(
         ("verdict", "Verdict", verdict + [("text", f"{name}: {what}") for name, what in report["about"].items()]),
         ("pairs", "Wins", [("text", wins), _tabulate_wins(report["pairs"]), draw("margins")]),
         ("ranking", "Ranking", [("text", strengths), _tabulate_ranking(report["ranking"]), draw("ranking")]),
+        ("timing", "Timing", _show_timing(report, rewards, calls, collector)),
         ("limits", "What limits it", [("list", report["limits"]), draw("follows")]),
         ("clearest", "Clearest dialogues", [("text", text), *examples[0]]),
         ("closest", "Closest dialogues", examples[1]),
@@ -75,6 +80,19 @@ def write_page(
     )
     write_file(folder / "index.html", page)
     return folder / "index.html"
+
+
+def _show_timing(report: Report, rewards: pd.DataFrame, calls: Calls, collector: Collector) -> list[Block]:
+    if not calls:
+        return []
+    blocks: list[Block] = [("table", tabulate_timing(report["timing"]))]
+    names = dict.fromkeys(name.rpartition("#")[0] for name in rewards.index)
+    for name in list(names)[:_NUM_CALLS]:
+        for system, found in calls.items():
+            shown = [rewards[system].get(window) for window in found[name].list_windows()] if name in found else []
+            if shown:
+                blocks.append(("details", (f"{name}, {system}", list(show_call(found[name], shown, collector)))))
+    return blocks
 
 
 def _tabulate_wins(pairs: Sequence[Report]) -> Block:

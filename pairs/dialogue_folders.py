@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sdiareward.audio_sdiareward import Clip, compose
+from sdiareward.calls.reading import CALLS, Call, CallSettings, find_calls, read_calls
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 
 from .messages import (
@@ -54,13 +55,16 @@ class _Recording(NamedTuple):
 
 @dataclass
 class DialogueFolder:
-    dialogues: dict[str, Dialogue] = field(default_factory=dict)  # By name; audio as absolute paths.
+    dialogues: Mapping[str, Dialogue] = field(default_factory=dict)  # By name; audio as absolute paths, or windows.
     skipped: dict[str, str] = field(default_factory=dict)  # Reason by name of the dialogue or file.
+    calls: dict[str, Call] = field(default_factory=dict)  # By name, if the dialogues are windows of calls.
 
 
-def holds_dialogues(path: str | Path) -> bool:
-    """Return whether a path is a folder of dialogues: neither one dialogue nor a data set of tables."""
+def holds_dialogues(path: str | Path, settings: CallSettings = CALLS) -> bool:
+    """Return whether a path is a folder of dialogues or calls: neither one dialogue nor a data set of tables."""
     folder = Path(path)
+    if find_calls(folder, settings):
+        return True
     if not folder.is_dir() or any(file.suffix in _TABLES or file.name in _SAVED for file in list_visible(folder)):
         return False
     if _holds_json_dialogues(folder):
@@ -78,7 +82,7 @@ def read_dialogue_folder(
     folder: str | Path,
     pattern: str | None = None,
     user_turns: str | Path | None = None,
-    form: Form | None = None,
+    settings: CallSettings = CALLS,
 ) -> DialogueFolder:
     """Read the dialogues of a folder, in the natural order of their names.
 
@@ -86,8 +90,11 @@ def read_dialogue_folder(
     user first. With `user_turns` (per dialogue a recording, or a folder with the context up to the user's last turn)
     the folder holds only the assistant's turns.
     """
-    folder = _require_folder(folder)
-    result = DialogueFolder()
+    if pattern is None and user_turns is None and find_calls(Path(folder), settings):
+        windows, skipped = read_calls(Path(folder), settings)
+        return DialogueFolder(windows, skipped, windows.calls)
+    folder, form = _require_folder(folder), settings.form
+    found_dialogues, result = dict[str, Dialogue](), DialogueFolder()
     is_flat = pattern is not None or bool(list_recordings(folder))
     if user_turns is None and pattern is None and (not is_flat or _holds_json_dialogues(folder)):
         return _read_files(folder, form)
@@ -105,9 +112,10 @@ def read_dialogue_folder(
     for name, recordings in found.items():
         try:
             ordered = _order(recordings, ASSISTANT) if find_context is None else _join(find_context(name), recordings)
-            result.dialogues[name] = make_dialogue(list_turns(ordered, form), is_whole=False)
+            found_dialogues[name] = make_dialogue(list_turns(ordered, form), is_whole=False)
         except DialogueError as error:
             result.skipped[name] = str(error)
+    result.dialogues = found_dialogues
     return result
 
 

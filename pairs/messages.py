@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from sdiareward.audio_sdiareward import (
     SAMPLING_RATE,
     AudioError,
     Clip,
-    audio_duration_s,
     find_file,
     open_encoded,
     open_source,
     read_audio,
 )
+from sdiareward.calls.recordings import Form, has_one_clock, is_mix
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 from sdiareward.chat_sdiareward import turns_to_messages as turns_to_messages  # For callers that take messages.
 from sdiareward.common.files import parse_json
@@ -42,10 +42,6 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus")
 RECORDING_SUFFIXES = (*AUDIO_SUFFIXES, ".aac", ".aif", ".aiff", ".m4a", ".weba", ".wma")
 # At the end of a name, or before a last number: `user12_turn0` names a person.
 _ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?=[ _.-]?\d*$)", re.IGNORECASE)
-# What a folder of recordings holds; by default that is found from their names and lengths.
-Form = Literal["turns"]
-# Two recordings of one clock end together, at most this far apart.
-_ONE_CLOCK_S = 0.02
 # Numbers that count speakers or channels, not turns.
 _NUMBERED_SPEAKER = re.compile(r"(?<![^ _.-])(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
 GAP_S = 1.0
@@ -78,6 +74,8 @@ def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
     # Not `Path.is_dir`, which raises for a name that is too long.
     if os.path.isdir(path):
         files = list_recordings(path)
+        sides = [file for file in files if not is_mix(file)]
+        files = sides if sides and all(_ROLE.search(file.stem) for file in sides) else files
         if not files:
             raise DialogueError(f"{path}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} per turn into it.")
         recorded = list_turns(order_turns(files, path), form)
@@ -144,14 +142,11 @@ def require_turns(files: Sequence[Path], form: Form | None = None) -> None:
     first, second = (re.findall(r"\d+", _NUMBERED_SPEAKER.sub("", file.stem)) for file in files)
     if first != second:
         return
-    try:
-        first_s, second_s = map(audio_duration_s, files)
-    except (OSError, ValueError):  # Reported where it is decoded.
-        return
-    if abs(first_s - second_s) <= _ONE_CLOCK_S:
+    if has_one_clock(files):
         raise DialogueError(
-            f"{files[0].name} and {files[1].name} both last {first_s:.2f} s, like the channels of one call; calls "
-            "cannot be scored yet. If each is a turn, add --form turns, or number them: 0_user.wav, 1_assistant.wav."
+            f"{files[0].name} and {files[1].name} begin and end together, like the channels of one call; if they are, "
+            "name them call_user.wav and call_assistant.wav; if each is a turn, add --form turns, or number them: "
+            "0_user.wav, 1_assistant.wav."
         )
 
 

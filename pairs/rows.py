@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import Clip
+from sdiareward.calls.reading import CALLS, CallSettings, count_notices
 from sdiareward.chat_sdiareward import Dialogue, DialogueError, make_dialogue
 from sdiareward.common.files import require_shallow
 
@@ -32,7 +33,6 @@ from .loading import (
     make_message_row,
     name_table,
 )
-from .messages import Form
 from .path_sandbox import RecordingFinder, iter_recordings
 from .schema import SIDES
 
@@ -58,15 +58,18 @@ class Rows:
     block_rows: int = _MAX_BLOCK_ROWS  # To read at a time.
 
 
-def open_rows(path: str | Path, split: str | None = None, name: str | None = None, form: Form | None = None) -> Rows:
+def open_rows(
+    path: str | Path, split: str | None = None, name: str | None = None, settings: CallSettings = CALLS
+) -> Rows:
     """Open one split of a data set without reading its rows; `split` may be omitted if there is only one.
 
     A malformed dialogue of a folder is logged, and has no turns.
     """
-    if holds_dialogues(path):
-        found = read_dialogue_folder(path, form=form)
-        for dialogue, reason in found.skipped.items():
-            _logger.warning("%s: %s: %s", path, dialogue, reason)
+    if holds_dialogues(path, settings):
+        found = read_dialogue_folder(path, settings=settings)
+        skipped = [f"{dialogue}: {reason}" for dialogue, reason in found.skipped.items()]
+        for line in (*count_notices(found.calls), *skipped):
+            _logger.warning("%s: %s", path, line)
         names, empty = [*found.dialogues, *found.skipped], Dialogue((), is_whole=False)
         return open_messages(names, lambda number: found.dialogues.get(names[number], empty).to_messages())
     tables = find_tables(path, split, name)

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import compose
+from sdiareward.calls.reading import CALLS, Call, CallSettings
 from sdiareward.chat_sdiareward import Dialogue, make_dialogue
 from sdiareward.common.errors import UserError
 
 from .dialogue_folders import read_dialogue_folder
-from .messages import AUDIO_SUFFIXES, Form
+from .messages import AUDIO_SUFFIXES
 from .path_sandbox import RecordingFinder
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
@@ -38,6 +39,7 @@ class System:
     read: Callable[[str], Messages]  # Paths of recordings absolute.
     groups: dict[str, str] = field(default_factory=dict)  # By dialogue.
     skipped: dict[str, str] = field(default_factory=dict)  # Reason by name of the dialogue or file.
+    calls: dict[str, Call] = field(default_factory=dict)  # By name, if its dialogues are windows of calls.
 
 
 def read_systems(
@@ -46,7 +48,7 @@ def read_systems(
     pattern: str | None = None,
     user_turns: str | Path | None = None,
     audio_root: str | Path | None = None,
-    form: Form | None = None,
+    calls: CallSettings = CALLS,
 ) -> list[System]:
     """Find the dialogues of all systems: each a folder or table, or all in one table with the column `system`."""
     if not paths:
@@ -58,10 +60,10 @@ def read_systems(
     try:
         for name, path in named.items():
             if Path(path).is_dir():
-                found = read_dialogue_folder(path, pattern, user_turns, form)
+                found = read_dialogue_folder(path, pattern, user_turns, calls)
                 finder = RecordingFinder(audio_root, path, *([] if user_turns is None else [user_turns]))
                 read, place = partial(_read_dialogue, found.dialogues, finder), str(Path(path).absolute())
-                systems.append(System(name, place, list(found.dialogues), read, skipped=found.skipped))
+                systems.append(System(name, place, list(found.dialogues), read, {}, found.skipped, found.calls))
             else:
                 systems += _read_table(name, path, audio_root)
     except (ValueError, OSError) as error:
@@ -69,7 +71,20 @@ def read_systems(
     if len(systems) < 2:
         raise UserError(f"{paths[0]}: is a single system; give a second folder or table, or column {SYSTEM_COLUMN!r}.")
     _require_distinct([system.name for system in systems])
+    _match_windows(systems)
     return systems
+
+
+def _match_windows(systems: Sequence[System]) -> None:
+    """Bring calls that are short in one system to that number of turns in all: the reward follows it."""
+    for name in set.intersection(*(set(system.calls) for system in systems)):
+        size = min(len(system.calls[name].windows[0]) for system in systems)
+        for system in systems:
+            system.calls[name] = system.calls[name].resize(size)
+    for system in systems:
+        if system.calls:
+            system.groups = {window: name for name, call in system.calls.items() for window in call.list_windows()}
+            system.names = list(system.groups)
 
 
 def name_systems(paths: Sequence[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sdiareward.audio_sdiareward import Heard
+from sdiareward.calls.reading import CallSettings
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import hash_json, replace_atomically, write_file
 from sdiareward.common.machine import open_ray, require_room, write_provenance
@@ -31,7 +32,6 @@ from sdiareward.common.parts import Engine, Items, Load, Make, OnRay, PartFolder
 from sdiareward.common.parts import Rows as Records
 from sdiareward.pairs.content import digest_dialogue, is_unchanged, stamp_file
 from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion, sample_rows
-from sdiareward.pairs.messages import Form
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, RecordingFinder
 from sdiareward.pairs.rows import Block, Dialogues, Rows, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.schema import ID_COLUMNS, SIDES
@@ -69,10 +69,10 @@ class ScoringJob:
     seed: int = 0
     criterion: str | None = None  # By default from the column `criterion`, else `"joint"`.
     audio_root: str | None = None  # Where relative paths of recordings begin.
-    form: Form | None = None  # What a folder of recordings holds.
+    calls: CallSettings = CallSettings()  # How recordings of a folder are read.
 
     def open_rows(self) -> Rows:
-        return open_rows(self.dataset, self.split, self.name, self.form)
+        return open_rows(self.dataset, self.split, self.name, self.calls)
 
     def load_scorer(self, device: str | None = None) -> Scorer:
         return self.model.load(self.criterion, device)

@@ -9,6 +9,7 @@ A section is `(key, title, blocks)`, a block `(kind, content)`. Text is escaped,
   notes stand below their values. Columns in `words` hold text; a `Cell.style` of `pass`, `fail`, `none` or `note` is
   that of a check. On a phone the rows of a table of style `checks` are blocks.
 - `figures`: names of the figures that are given to `render_page`, by name a title and the bytes of the PNG file.
+- `turns`: `(turns, label of their players)`, as of a side.
 - `dialogue`: a `Dialogue` with the turns of each side; `Collector.describe_side` makes them, and their clips.
 """
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
+from sdiareward.calls.recordings import CallError, CallFiles
+from sdiareward.calls.segment_files import read_segments
 from sdiareward.chat_sdiareward import DialogueError, make_dialogue
 from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import parse_answer
@@ -139,6 +141,19 @@ def read_request(folder, text):
         make_dialogue(read_dialogue_form(dialogue, {"a": WAV}, Limits()))
 
 
+def read_call_segments(folder, case):
+    for name, data in zip(("a.rttm", "a.json", "a.srt"), case, strict=True):
+        found = read_segments(CallFiles("a", (), (write(folder, name, data),)), 60.0, "u", "v")
+        assert all(0 <= each.start_s < each.end_s <= 60.0 for each in found)
+
+
+def make_segments():
+    said = {"segments": [{"start": 0, "end": 1.5, "speaker": name, "text": "so"} for name in "uv"]}
+    rttm = b"SPEAKER a 1 0 1 <NA> <NA> u <NA> <NA>\nSPEAKER a 1 2 1 <NA> <NA> v <NA> <NA>\n"
+    cues = b"1\n00:00:00,000 --> 00:00:01,000\n[u]: so\n\n2\n00:00:02,000 --> 00:00:03,000\n[v]: so\n"
+    return st.tuples(st.just(rttm) | damaged(rttm), json_texts(said), st.just(cues) | damaged(cues))
+
+
 REQUEST = {"dialogues": [{"turns": make_turns(audio={"file": "a"})}], "criterion": "modality", "require_audio": True}
 MANIFEST = {"id": "call-17", "language": "en", "license": "CC0-1.0", "turns": make_turns(audio="a.wav")}
 
@@ -176,6 +191,7 @@ PARSERS = {
     ),
     "JSON of a language model": (lambda: json_texts(VERDICT) | texts, lambda _, text: parse_answer(text), ValueError),
     "verdict": (lambda: json_texts(VERDICT).map("I think {}".format) | json_texts(VERDICT), read_answer, ValueError),
+    "segments": (make_segments, read_call_segments, CallError),
     "request": (lambda: json_texts(REQUEST), read_request, (BadRequestError, DialogueError)),
 }
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import sys
 import unicodedata
 from collections import Counter
@@ -16,6 +17,7 @@ import soundfile
 from support.tables import write_rows
 
 from sdiareward import chat_sdiareward
+from sdiareward.calls.reading import CallSettings
 from sdiareward.chat_sdiareward import (
     AUDIO_KEYS,
     MAX_TEXT_CHARACTERS,
@@ -290,15 +292,18 @@ def test_two_channels_of_a_call_are_no_turns(tmp_path, names, second_s, is_call)
     call = tmp_path / "a" / "call"
     write_dialogue(call, *names.split(), duration_s=(0.4, second_s))
     assert len(read_dialogue(call, form="turns").turns) == 2
-    assert list(read_dialogue_folder(call.parent, form="turns").dialogues) == ["call"]
+    assert list(read_dialogue_folder(call.parent, settings=CallSettings("turns")).dialogues) == ["call"]
     if not is_call:
         assert len(read_dialogue(call).turns) == 2
         return
-    for read, path in ((read_dialogue, call), (read_dialogue_folder, call.parent)):
-        with pytest.raises(ValueError, match="--form turns"):
-            read(path)
+    with pytest.raises(ValueError, match="--form turns"):
+        read_dialogue(call)
+    # They are read as a call, in which nobody speaks.
+    assert "call" in read_dialogue_folder(call.parent).skipped
+    # Beside turns they are neither.
     write_dialogue(call.parent, "a_user.wav", "a_assistant.wav")
     write_dialogue(call.parent, "b_user.wav", "b_assistant.wav", duration_s=(0.5, 0.5))
+    shutil.rmtree(call)
     found = read_dialogue_folder(call.parent)
     assert list(found.dialogues) == ["a"]
     assert "channels of one call" in found.skipped["b"]
