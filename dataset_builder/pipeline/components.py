@@ -30,11 +30,13 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.calls.reading import read_call
+from sdiareward.calls.recordings import CallFiles
 from sdiareward.common.files import replace_atomically
 from sdiareward.dataset_builder.episodes import SkipError
 
 from . import settings as stage_settings
-from .media import decode_stereo, round_to_16_bits
+from .media import decode_channel, decode_stereo, round_to_16_bits
 from .settings import ComponentError, FasterWhisperSettings
 from .turns import Segment, SkippedSpan
 
@@ -245,6 +247,21 @@ class PyannoteDiarizer:
         # Version 4 wraps the annotation that earlier pipelines return.
         tracks = getattr(output, "speaker_diarization", output).itertracks(yield_label=True)
         return [Segment(float(span.start), float(span.end), str(label)) for span, _, label in tracks]
+
+
+class ChannelReader:
+    def __init__(self, _: stage_settings.ChannelsSettings):
+        pass
+
+    def read_turns(self, recording: Path, wavs: Sequence[Path]) -> list[Segment]:
+        """Return the turns of a stereo recording, the channel as the speaker, and write the channels."""
+        try:
+            call = read_call(CallFiles(recording.stem, (recording,)))
+        except ValueError as error:
+            raise SkipError("no_call", str(error)) from error
+        for channel, wav in enumerate(wavs):
+            decode_channel(recording, wav, channel)
+        return [Segment(turn.start_s, turn.end_s, str(turn.channel)) for turn in call.turns.turns]
 
 
 class ResemblyzerDiarizer:

@@ -20,6 +20,7 @@ import numpy as np
 
 from sdiareward import audio_sdiareward as audio
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.calls.recordings import CallFiles, read_channels
 from sdiareward.common.files import replace_atomically
 
 
@@ -66,6 +67,15 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
         if not num_samples:
             raise AudioError(f"{path}: holds no samples; a recording needs sound.")
     return num_samples / SAMPLING_RATE
+
+
+def decode_channel(path: Path, target_wav: Path, channel: int) -> None:
+    """Write a channel of a stereo recording as 16 kHz 16-bit WAV."""
+    import soundfile
+
+    samples = read_channels(CallFiles(path.stem, (path,))).samples[channel]
+    with replace_atomically(target_wav) as temporary:
+        soundfile.write(temporary, round_to_16_bits(samples), SAMPLING_RATE, format="WAV")
 
 
 def round_to_16_bits(array: np.ndarray) -> np.ndarray:

@@ -116,6 +116,15 @@ class ResemblyzerSettings(StageSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChannelsSettings(StageSettings):
+    """Take who speaks from the two channels of a call (`calls`), and each turn from its own, also where both speak."""
+
+    component = f"{_COMPONENTS}:ChannelReader"
+    package = ("silero_vad", "silero-vad onnxruntime")
+    name: Literal["channels"] = "channels"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TurnSettings(StageSettings):
     """Speakers, turns and episodes; `turns` documents how section B.1 is read."""
 
@@ -161,11 +170,15 @@ class PipelineSettings:
         default_factory=AudioSeparatorSettings
     )
     vad: SileroSettings = field(default_factory=SileroSettings)
-    diarization: Annotated[PyannoteSettings | ResemblyzerSettings, Field(discriminator="name")] = field(
-        default_factory=PyannoteSettings
+    diarization: Annotated[PyannoteSettings | ResemblyzerSettings | ChannelsSettings, Field(discriminator="name")] = (
+        field(default_factory=PyannoteSettings)
     )
     turns: TurnSettings = field(default_factory=TurnSettings)
     asr: FasterWhisperSettings = field(default_factory=FasterWhisperSettings)
+
+    def __post_init__(self) -> None:
+        if self.diarization.name == "channels" and self.enhancement.name != "none":
+            raise ValueError("diarization 'channels' reads the recording itself; choose enhancement 'none'.")
 
 
 def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> PipelineSettings:

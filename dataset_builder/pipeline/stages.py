@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 _MAX_PARTS = 1000
 _ON_TORCH = ("enhancement", "vad", "diarization")
 # What a later stage needs; `wav` is relative to the work directory.
-_FOUND = ("wav", "duration_s", "speech", "segments", "texts")
+_FOUND = ("wav", "wavs", "duration_s", "speech", "segments", "texts")
 _LABELS = ("source", "subset", "language", "license", "native_coding")
 
 
@@ -63,6 +64,10 @@ class Job:
     def skip_spans(self, spans: Iterable[SkippedSpan]) -> None:
         for span in spans:
             self.skip(span.kind, span.reason, span.start_s, span.end_s)
+
+    def find_wav(self, turn: Segment) -> str:
+        """Return the recording of a turn, relative to the work directory: its channel, where there are two."""
+        return str(self.found["wavs"][int(turn.speaker)] if "wavs" in self.found else self.found["wav"])
 
     def name_wav(self, stage: str, key: str) -> str:
         return f"{stage}/{re.sub(r'[^A-Za-z0-9_-]+', '_', self.recording.recording_id)[:80]}-{key}.wav"
@@ -168,7 +173,9 @@ def _run_stage(
             by_key[job.key] = job
     parts = PartFolder(work_dir / stage, {})
     has_changed = partial(_find_lost, work_dir)
-    pending = [by_key[key] for key in parts.find_pending(list(by_key), has_changed, "wav", "digest", "is_failed")]
+    pending = [
+        by_key[key] for key in parts.find_pending(list(by_key), has_changed, "wav", "wavs", "digest", "is_failed")
+    ]
     size = max(1, len(pending) // _MAX_PARTS)
     if pending:
         (work_dir / stage).mkdir(parents=True, exist_ok=True)
@@ -185,7 +192,10 @@ def _run_stage(
         if stage == "diarization" and not done.is_finished:
             segments = [Segment(**segment) for segment in done.found.pop("segments")]
             try:
-                done.found["episodes"], spans = form_episodes(segments, done.found.pop("speech"), settings.turns)
+                speech, turns = done.found.pop("speech"), settings.turns
+                if "wavs" in done.found:  # Each turn is heard alone, whoever else speaks.
+                    speech, turns = [(0.0, math.inf)], replace(turns, split_overlap=1.0)
+                done.found["episodes"], spans = form_episodes(segments, speech, turns)
                 done.skip_spans(spans)
             except SkipError as error:
                 done.skip(error.kind, str(error))
@@ -196,6 +206,7 @@ def _find_lost(work_dir: Path, rows: Rows) -> Iterator[bool]:
     for row in rows:
         wav = work_dir / row["wav"] if row.get("wav") else None
         is_lost = wav is not None and not (wav.is_file() and _hash_file(wav) == row["digest"])
+        is_lost |= not all((work_dir / each).is_file() for each in row.get("wavs") or ())
         if is_lost:
             logger.warning("%s: is missing or damaged; it is made again.", wav)
         yield row["is_failed"] or is_lost
@@ -257,12 +268,16 @@ def _find_speech(vad: Any, folder: Path, job: Job) -> dict[str, Any]:
 
 
 def _find_speakers(diarizer: Any, folder: Path, job: Job) -> dict[str, Any]:
+    if hasattr(diarizer, "read_turns"):
+        wavs = [job.name_wav("diarization", f"{job.key}-{channel}") for channel in range(2)]
+        segments = diarizer.read_turns(Path(job.recording.path), [folder / wav for wav in wavs])
+        return {"segments": [asdict(segment) for segment in segments], "wavs": wavs}
     segments = diarizer.find_speakers(folder / job.found["wav"], job.found["speech"])
     return {"segments": [asdict(segment) for segment in segments]}
 
 
 def _transcribe(transcriber: Any, folder: Path, job: Job) -> dict[str, Any]:
-    arrays = (read_span(folder / job.found["wav"], turn.start_s, turn.end_s) for turn in job.found["turns"])
+    arrays = (read_span(folder / job.find_wav(turn), turn.start_s, turn.end_s) for turn in job.found["turns"])
     return {"texts": [transcriber.transcribe(array, job.recording.language) for array in arrays]}
 
 
@@ -281,7 +296,8 @@ def _list_episodes(job: Job) -> list[Job]:
     for turns in job.found.get("episodes", ()):
         spans = json.dumps([(turn.start_s, turn.end_s) for turn in turns])
         key = make_stable_id(job.key, job.recording.language, spans)
-        jobs.append(Job(job.recording, key, {"wav": job.found["wav"], "turns": turns}))
+        wavs = {name: job.found[name] for name in ("wav", "wavs") if name in job.found}
+        jobs.append(Job(job.recording, key, {**wavs, "turns": turns}))
     return jobs
 
 
@@ -291,9 +307,18 @@ def _make_episodes(job: Job, settings: PipelineSettings, work_dir: Path) -> Iter
     # The build takes the other marks out of the words.
     pieces, silent = split_at_silent_turns(job.found["turns"], [remove_marks(text)[0] and text for text in texts])
     job.skip_spans(silent)
-    audio, ref = str(work_dir / job.found["wav"]), _mark_enhanced(recording.ref, settings)
+    ref = _mark_enhanced(recording.ref, settings)
     for piece in pieces:
-        parts = [Part(text, audio, turn.start_s, turn.end_s, ref) for turn, text in piece]
+        parts = [
+            Part(
+                text,
+                str(work_dir / job.find_wav(turn)),
+                turn.start_s,
+                turn.end_s,
+                f"{ref}?channel={turn.speaker}" if "wavs" in job.found else ref,
+            )
+            for turn, text in piece
+        ]
         yield Episode(
             name=f"{recording.recording_id}/{round(piece[0][0].start_s * 1000)}",
             group=recording.recording_id,

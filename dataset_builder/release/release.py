@@ -53,7 +53,7 @@ from sdiareward.perturbations.channel import ChannelSettings
 
 from ..pairing import pairing
 from ..pipeline.inspection import SilentAudioError, require_sound
-from ..pipeline.media import TruncatedAudioError, decode_recording
+from ..pipeline.media import TruncatedAudioError, decode_channel, decode_recording
 from ..pipeline.settings import AudioSeparatorSettings, ComponentError
 from ..recording_check import compare, describe
 from ..reports import data_card
@@ -237,6 +237,7 @@ def find_part(reference: Row, roots: AudioRoots, cache_dir: Path) -> Part:
     if not uri:
         raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
     source, path = split_reference(uri)
+    path, _, channel = path.partition("?channel=")
     path, _, enhancement = path.partition("?enhancement=")
     root = roots.find_root(source)
     try:
@@ -245,7 +246,9 @@ def find_part(reference: Row, roots: AudioRoots, cache_dir: Path) -> Part:
         raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
     except FileNotFoundError as error:
         raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
-    if enhancement or (source in _LONG_SOURCES and end_s is not None):
+    if channel:
+        found = _decode_channel(uri, found, cache_dir, channel)
+    elif enhancement or (source in _LONG_SOURCES and end_s is not None):
         found = _decode(uri, found, cache_dir, enhancement)
     return Part(reference["text"], str(found), start_s, end_s, uri)
 
@@ -265,6 +268,18 @@ def read_recording(part: Part) -> np.ndarray:
         lasts_s = whole.size / SAMPLING_RATE
         raise SkipError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
     return array
+
+
+def _decode_channel(uri: str, path: Path, cache_dir: Path, channel: str) -> Path:
+    """Return one channel of a call as a 16 kHz recording, made as by the pipeline."""
+    wav = cache_dir / f"{make_stable_id(*pairing.read_file_version(str(path.resolve())))}-{channel}.wav"
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        if not wav.is_file():
+            decode_channel(path, wav, int(channel))
+    except (ValueError, IndexError) as error:
+        raise SkipError("unusable_audio", f"{uri}: channel {channel} cannot be read ({error}).") from error
+    return wav
 
 
 def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:

@@ -6,12 +6,13 @@ import re
 import sys
 from dataclasses import fields, replace
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from support import calls_world
 from support.paths import CONFIGS, SAMPLE, TESTS
 from support.pipeline_stubs import STUBS, Stub, StubTranscriber, StubVad
 
@@ -20,6 +21,7 @@ from sdiareward.common.settings import read_mapping
 from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.dataset_builder.pipeline.media import read_span
 from sdiareward.dataset_builder.pipeline.settings import (
+    ChannelsSettings,
     ComponentError,
     FasterWhisperSettings,
     PipelineSettings,
@@ -200,3 +202,22 @@ def test_missing_packages_are_all_named_with_what_to_install():
     with pytest.raises(ComponentError, match=r"pip install audio-separator\[cpu\]`.*`pip install pyannote.audio`"):
         require_packages(PipelineSettings())
     require_packages(make_settings(read_mapping(CONFIGS / "data_own.yaml")["pipeline"]))
+
+
+@pytest.mark.slow
+def test_a_stereo_call_gives_turns_of_one_voice_also_where_both_speak(tmp_path):
+    call = calls_world.make_call(0)
+    soundfile.write(tmp_path / "call.flac", call.samples.T, RATE)
+    soundfile.write(tmp_path / "mono.flac", call.samples.mean(axis=0), RATE)
+    settings = replace(STUBS, diarization=ChannelsSettings())
+    given = [recording(tmp_path / f"{name}.flac") for name in ("call", "mono")]
+    episodes, skipped = run(given, tmp_path / "work", settings)
+    assert [skip.kind for skip in skipped if "mono" in skip.item] == ["no_call"]
+    parts = [part for episode in episodes for turn in episode.turns for part in turn.parts]
+    assert len(parts) >= len(call.turns) - 4
+    assert any(after.start_s < before.end_s for before, after in pairwise(parts))
+    for part in parts:
+        channel = int(part.ref[-1])
+        heard = read_audio(part.audio)[round(part.start_s * RATE) : round(part.end_s * RATE)]
+        expected = call.samples[channel, round(part.start_s * RATE) : round(part.end_s * RATE)]
+        np.testing.assert_allclose(heard, expected, atol=1e-4)
