@@ -296,7 +296,7 @@ def _list_episodes(job: Job) -> list[Job]:
     for turns in job.found.get("episodes", ()):
         spans = json.dumps([(turn.start_s, turn.end_s) for turn in turns])
         key = make_stable_id(job.key, job.recording.language, spans)
-        wavs = {name: job.found[name] for name in ("wav", "wavs") if name in job.found}
+        wavs: dict[str, Any] = {name: job.found[name] for name in ("wav", "wavs") if name in job.found}
         jobs.append(Job(job.recording, key, {**wavs, "turns": turns}))
     return jobs
 
