@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -124,7 +124,9 @@ def list_calls(path: Path, form: Form | None = None, user: str | None = None) ->
     found = list[CallFiles]()
     for folder in [path, *sorted(each for each in path.iterdir() if each.is_dir())] if path.is_dir() else []:
         if folder == path or not folder.name.startswith((".", "__")):
-            found += _list_folder(folder, "" if folder == path else f"{folder.name}/", form)
+            inside = list(_list_folder(folder, "" if folder == path else f"{folder.name}/", form))
+            is_alone = len(inside) == 1 and folder != path
+            found += [replace(inside[0], name=folder.name)] if is_alone else inside
     return sorted(found, key=lambda call: call.name)
 
 

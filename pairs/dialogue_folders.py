@@ -20,6 +20,7 @@ from sdiareward.calls.reading import CALLS, Call, CallSettings, find_calls, read
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 
 from .messages import (
+    AUDIO_SUFFIXES,
     RECORDING_SUFFIXES,
     Form,
     is_hidden,
@@ -63,7 +64,7 @@ class DialogueFolder:
 def holds_dialogues(path: str | Path, settings: CallSettings = CALLS) -> bool:
     """Return whether a path is a folder of dialogues or calls: neither one dialogue nor a data set of tables."""
     folder = Path(path)
-    if find_calls(folder, settings):
+    if folder.suffix.lower() not in AUDIO_SUFFIXES and find_calls(folder, settings):
         return True
     if not folder.is_dir() or any(file.suffix in _TABLES or file.name in _SAVED for file in list_visible(folder)):
         return False

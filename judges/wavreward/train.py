@@ -148,10 +148,6 @@ def _to_targets(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]
 
 def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, ThinkerProcessor, Any]:
     """Return model, processor and adapter configuration (or None); a new nano judge is written to `output_dir`."""
-    from peft import LoraConfig
-
-    from sdiareward.checkpoint_io.adapters import TEXT_PROJECTIONS
-
     from ..thinker import ThinkerProcessor, build_nano_judge, load_thinker_model
 
     name = args.model_name_or_path
@@ -166,11 +162,19 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
     if args.freeze_audio_tower:
         model.model.audio_tower.requires_grad_(False)
         model.model.audio_tower.proj.requires_grad_(True)
-    adapters = None
-    if args.train == "lora":
-        sizes: Any = {"r": args.lora_r, "lora_alpha": args.lora_alpha}
-        adapters = LoraConfig(**sizes, target_modules=TEXT_PROJECTIONS, task_type="CAUSAL_LM")
-    return model, ThinkerProcessor.from_pretrained(find_snapshot(name)), adapters
+    return model, ThinkerProcessor.from_pretrained(find_snapshot(name)), configure_adapters(args)
+
+
+def configure_adapters(args: JudgeArguments) -> Any:
+    """Return the configuration of the adapters that a run trains; None if it trains all weights."""
+    if args.train != "lora":
+        return None
+    from peft import LoraConfig
+
+    from sdiareward.checkpoint_io.adapters import TEXT_PROJECTIONS
+
+    sizes: Any = {"r": args.lora_r, "lora_alpha": args.lora_alpha}
+    return LoraConfig(**sizes, target_modules=TEXT_PROJECTIONS, task_type="CAUSAL_LM")
 
 
 def _run_training(trainer: Any, prompt: JudgingPrompt, args: JudgeArguments, training: Any) -> Path:
