@@ -120,9 +120,11 @@ def read_calls(path: Path, settings: CallSettings = CallSettings()) -> tuple[Win
     calls, skipped = dict[str, Call](), dict[str, str]()
     for files in tqdm(found, unit="call", desc="reading calls", disable=len(found) < 2):
         try:
+            if files.name in calls:
+                raise CallError(f"{files.label}: there is another call {files.name}; name them apart.")
             calls[files.name] = read_call(files, settings)
         except ValueError as error:
-            skipped[files.name] = str(error)
+            skipped[files.label if files.name in calls else files.name] = str(error)
     return Windows(calls), skipped
 
 

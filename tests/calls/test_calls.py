@@ -255,6 +255,14 @@ def test_what_is_no_call_is_refused(message, write, call, capsys):
     assert "call.wav" in line
 
 
+def test_calls_of_one_name_are_not_mixed_up(write, tmp_path):
+    write("call.flac")
+    write()
+    found = read_dialogue_folder(tmp_path)
+    assert list(found.dialogues) == ["call#1"]
+    assert "name them apart" in found.skipped[str(tmp_path / "call.wav")]
+
+
 def test_what_a_reader_has_to_know_is_noted(write, call):
     samples, turns = call
     noise = np.zeros_like(samples)
