@@ -180,15 +180,15 @@ def _describe(
     """Yield what a reader of a reward has to know."""
     scored = {turn for window in windows for turn in window}
     if left_out := len(turns.turns) - len(scored):
-        yield f"{left_out} turns are in no window: a greeting of the assistant, or words without an answer"
+        yield f"{left_out} turns are not scored: a greeting of the assistant, or a turn without an answer"
     if len(windows[0]) < rules.window:
-        yield f"short: {len(windows[0])} turns in place of {rules.window}, and the reward follows their number"
+        yield f"short: {len(windows[0])} turns instead of {rules.window}; rewards depend on the number of turns"
     if long := sum(turn.length_s > _LONGEST_TURN_S for turn in scored):
-        yield f"{long} turns are longer than {_LONGEST_TURN_S:g} s and are cut there"
+        yield f"{long} turns are cut to {_LONGEST_TURN_S:g} s"
     if len(channels.samples) == 1:
         pairs = zip(turns.turns, turns.turns[1:], strict=False)
         if mixed := sum(before.end_s - after.start_s > _SHARED * after.length_s for before, after in pairs):
-            yield f"{mixed} turns hold words of the other side, as the recording has one channel"
+            yield f"{mixed} turns contain words of the other side: the recording has one channel"
     elif _seems_swapped(turns, channels):
         yield "the user's channel is silent between words, the assistant's is not: are the channels swapped?"
 

@@ -87,7 +87,7 @@ def find_speech(channels: Channels) -> tuple[list[list[Span]], list[str]]:
     found, notices = list[list[Span]](), list[str]()
     for side, (own, other) in enumerate(((user, assistant), (assistant, user))):
         leakage = measure_leakage(own, other)
-        leaks = f"the {ROLES[side]}'s channel holds the other one at {leakage.level_db:.0f} dB"
+        leaks = f"the {ROLES[side]}'s channel contains the other channel at {leakage.level_db:.0f} dB"
         if leakage.correlation >= _LEAKS and leakage.level_db > _MOST_LEAKAGE_DB:
             raise CallError(f"{channels.name}: {leaks}; record them apart, or give segments.")
         if leakage.correlation >= _LEAKS and leakage.level_db > _NOTED_LEAKAGE_DB:

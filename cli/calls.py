@@ -60,7 +60,7 @@ def score_call(
 
 
 def describe_call(report: Mapping[str, Any]) -> str:
-    """Return what a terminal shows of a call: how it was read, the rewards, and the timing that they do not hear."""
+    """Return what a terminal shows of a call: how it was read, the rewards, and the timing."""
     from sdiareward.evaluation.report.calls import MEANINGS
 
     lines = [
@@ -75,7 +75,7 @@ def describe_call(report: Mapping[str, Any]) -> str:
     lines += [
         f"{'mean':>6}  {'':>6}  {'':>14}  {report['reward']:+.4f}",
         "",
-        "Timing, which the reward does not hear:",
+        "Timing (not part of the reward):",
     ]
     shown = {name: value for name, value in report["timing"].items() if value is not None}
     return "\n".join([*lines, *(f"{value:>10}  {MEANINGS[name]}" for name, value in shown.items())])

@@ -50,7 +50,7 @@ def compare(
         output_dir: Folder for compare.json, compare.parquet and the page; compare-A-B by default.
         pattern: How recordings are named, such as {dialogue}_{turn}_{role}.wav; NAME_0_user.wav by default.
         user_turns: Folder of the user's turns, shared by all systems; their folders hold the assistant's turns.
-        form: What recordings are: turns, or calls of both sides; by default their names, lengths and channels say.
+        form: Whether recordings are turns or calls; by default decided from their names, lengths and channels.
         user_channel: The user's channel of stereo calls; left is assumed.
         window: Turns of a call that are scored together: an even number from 2 to 16.
         audio_root: Folder that relative paths in tables begin at and no recording may lie outside of.

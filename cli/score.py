@@ -57,7 +57,7 @@ def score(
             a folder of its two sides; or a folder of dialogues or calls.
         other: A second dialogue to compare with the first.
         criterion: Prompt to score under; by default the column `criterion` of a data set, else joint.
-        form: What recordings are: turns, or calls of both sides; by default their names, lengths and channels say.
+        form: Whether recordings are turns or calls; by default decided from their names, lengths and channels.
         user_channel: The user's channel of a stereo call; left is assumed.
         segments: Who speaks when in a call, as RTTM, JSON, SRT or VTT; by default the file of its name, or its sound.
         user: The user's name in the segments of a call.
@@ -157,7 +157,7 @@ def _score_files(
     dialogues = [read_dialogue(path, calls.form) for path in paths]
     for path in paths:
         if path.is_dir() and pair_files(list_recordings(path)):
-            told = "its recordings are read as turns; add --form call if they are the two sides of a call"
+            told = "its recordings are read as turns; use --form call for the two sides of a call"
             print(f"sdiareward: notice: {path}: {told}", file=sys.stderr)
     criterion = name_criterion(criterion)
     scorer = model.make_spec().load(criterion)

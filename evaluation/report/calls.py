@@ -45,8 +45,8 @@ _LANE_Y, _LANE_HEIGHT, _BETWEEN = (2, 22), 16, 4
 def describe_timing(timing: Mapping[str, Timing]) -> str:
     """Return which of several systems answers sooner."""
     gaps = {name: found["response_gap_median_s"] for name, found in timing.items()}
-    told = ", ".join(f"{name} after {gap:.2f} s" for name, gap in gaps.items() if gap is not None)
-    return f"Median answer: {told}. The reward does not hear this."
+    told = ", ".join(f"{name} {gap:.2f} s" for name, gap in gaps.items() if gap is not None)
+    return f"Median response gap: {told}. Rewards do not measure it."
 
 
 def list_notices(calls: Mapping[str, Mapping[str, Call]]) -> list[str]:
@@ -66,7 +66,7 @@ def tabulate_timing(timing: Mapping[str, Timing]) -> Table:
         Row([meaning, *(ABSENT if found[name] is None else found[name] for found in timing.values())])
         for name, meaning in MEANINGS.items()
     ]
-    return Table("Timing, which no reward hears", ["of all calls", *timing], rows)
+    return Table("Timing (not part of the reward)", ["of all calls", *timing], rows)
 
 
 def show_call(call: Call, rewards: Sequence[float | None], collector: Collector) -> Iterator[Block]:
@@ -75,7 +75,7 @@ def show_call(call: Call, rewards: Sequence[float | None], collector: Collector)
     clip = collector.describe_clip({"array": np.ascontiguousarray(samples), "sampling_rate": SAMPLING_RATE}, None)
     turn = {"role": "call", "text": f"{len(call.turns.turns)} turns", "clips": [clip]}
     yield "turns", ([turn], call.files.name)
-    yield "bounds", "Above the user, below the assistant; between them the gap before an answer, or where both speak."
+    yield "bounds", "The user is above, the assistant below. Thin bars are gaps before answers, and overlaps."
     for number, (window, reward) in enumerate(zip(call.windows, rewards, strict=True), start=1):
         start_s, end_s = window[0].start_s, max(each.end_s for each in window)
         told = "no reward" if reward is None else f"reward {format_signed(reward)}"

@@ -130,7 +130,7 @@ def test_a_call_scores_like_its_clips_in_every_form(write, call, human, tmp_path
     assert [len(window) for window in found[0].windows] == [2]
     assert "left = user, right = assistant (assumed" in found[0].notices[0]
     assert found[1].notices[0].endswith("of one clock; ignored: merged.wav")
-    assert any("short: 2 turns in place of 6" in notice for notice in found[0].notices)
+    assert any("short: 2 turns instead of 6" in notice for notice in found[0].notices)
 
 
 CODINGS = {
@@ -243,7 +243,7 @@ REFUSED = {
     "nothing is said in the user's": of_left(lambda user: HISS[: user.size]),
     "both channels hold the same sound: this is a mono": lambda samples: np.tile(samples.sum(1, keepdims=True), 2),
     "both channels hold the same sound": lambda samples: np.outer(samples.sum(1), [0.7, -1]),
-    "the user's channel holds the other one at -3 dB": lambda samples: leak(samples.T, -3).T,
+    "the user's channel contains the other channel at -3 dB": lambda samples: leak(samples.T, -3).T,
     "is empty, or holds NaN": of_left(lambda user: user * np.nan),
 }
 
@@ -269,11 +269,9 @@ def test_what_a_reader_has_to_know_is_noted(write, call):
     noise[:, 1] = np.random.default_rng(0).standard_normal(len(samples)) * 3e-4
     assert "are the channels swapped?" in read(write("swapped.wav", samples + noise)).notices[-1]
     leaking = read(write("leaking.wav", leak(samples.T, -15).T)).notices
-    assert any("holds the other one at -15 dB; short overlaps are uncertain" in notice for notice in leaking)
+    assert any("contains the other channel at -15 dB; short overlaps are uncertain" in notice for notice in leaking)
     greeting = np.concatenate([samples[round(turns[1][0] * RATE) - 8_000 :], samples])
-    assert any(
-        notice.startswith("1 turns are in no window") for notice in read(write("greeting.wav", greeting)).notices
-    )
+    assert any(notice.startswith("1 turns are not scored") for notice in read(write("greeting.wav", greeting)).notices)
 
 
 def test_two_files_that_do_not_belong_together(write, call, tmp_path, capsys):
@@ -421,7 +419,7 @@ def test_commands_say_how_a_call_was_read(systems, tiny_checkpoint, tmp_path, mo
 
     assert main(["compare", *map(str, systems), "--output_dir", "compared", *model]) == 0
     told = capsys.readouterr().out
-    assert "The reward does not hear this." in told
+    assert "Rewards do not measure it." in told
     assert "a, 2 of 2 calls: left = user" in told
     assert "call1#2 (not in b)" in told
     report = json.loads((tmp_path / "compared" / "compare.json").read_text())
