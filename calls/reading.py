@@ -23,7 +23,7 @@ from .turns import CallRules, Segment, Turns, form_turns, make_windows, measure_
 
 # No model hears more of a turn.
 _LONGEST_TURN_S = 60.0
-# Overlap with other turns that is said of a turn in a mono recording.
+# Larger overlaps of turns in a mono recording are reported.
 _SHARED = 0.1
 # A channel so much quieter between turns than the other one is made by a computer.
 _FLOORS_APART_DB, _LEAST_QUIET = 30.0, 20
@@ -48,7 +48,7 @@ class CallSettings:
     rules: CallRules = field(default_factory=CallRules)
 
 
-# What is assumed where nothing is said.
+# The default.
 CALLS = CallSettings()
 
 
@@ -112,11 +112,10 @@ class Windows(Mapping[str, Dialogue]):
         return sum(len(call.windows) for call in self.calls.values())
 
 
-def read_calls(path: Path, settings: CallSettings = CallSettings()) -> tuple[Windows, dict[str, str]]:
-    """Read the calls of a folder or table, with a progress bar; return also why some cannot be used, by name."""
+def read_calls(found: Sequence[CallFiles], settings: CallSettings = CallSettings()) -> tuple[Windows, dict[str, str]]:
+    """Read calls, with a progress bar; return also why some cannot be used, by name."""
     from tqdm.auto import tqdm
 
-    found = find_calls(path, settings)
     calls, skipped = dict[str, Call](), dict[str, str]()
     for files in tqdm(found, unit="call", desc="reading calls", disable=len(found) < 2):
         try:
@@ -129,7 +128,7 @@ def read_calls(path: Path, settings: CallSettings = CallSettings()) -> tuple[Win
 
 
 def count_notices(calls: Mapping[str, Call]) -> list[str]:
-    """Return how calls were read, with how many of them it is said of, the most frequent first."""
+    """Return the notices of calls with their numbers of calls, the most frequent first."""
     counts = Counter(notice for call in calls.values() for notice in call.notices)
     return [f"{count} of {len(calls)} calls: {notice}" for notice, count in counts.most_common(_MOST_NOTICES)]
 

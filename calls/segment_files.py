@@ -66,7 +66,7 @@ def read_segments(
 def _read_file(path: Path) -> list[_Said]:
     readers = {".rttm": _read_rttm, ".json": _read_json, ".srt": _read_cues, ".vtt": _read_cues}
     if (reader := readers.get(path.suffix.lower())) is None:
-        raise CallError(f"{path}: is no file of segments; give one of {', '.join(readers)}.")
+        raise CallError(f"{path}: is not a file of segments; give one of {', '.join(readers)}.")
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise CallError(f"{path}: has over {_MOST_BYTES / 2**20:.0f} MiB; give the segments of one call.")

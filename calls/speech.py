@@ -76,10 +76,9 @@ def find_speech(channels: Channels) -> tuple[list[list[Span]], list[str]]:
     """Return the stretches of speech of the user and the assistant, and notices on leakage.
 
     Raises:
-        CallError: Nothing is said in a channel, or both hold the same sound.
+        CallError: A channel has no speech, or both hold the same sound.
     """
     user, assistant = channels.samples
-    names = [channels.name] * len(ROLES) if " and " not in channels.name else channels.name.split(" and ")
     energies = float(np.dot(user, user)), float(np.dot(assistant, assistant))
     is_one_level = max(energies) < 10 ** (_SAME_LEVEL_DB / 10) * min(energies)
     if is_one_level and abs(float(np.dot(user, assistant))) > _SAME_CORRELATION * (energies[0] * energies[1]) ** 0.5:
@@ -95,7 +94,7 @@ def find_speech(channels: Channels) -> tuple[list[list[Span]], list[str]]:
         found.append([] if is_silent(own) else _find_stretches(own, other, leakage))
         if not found[-1]:
             remedy = "choose with --user_channel, or check the recorder"
-            raise CallError(f"{names[side]}: nothing is said in the {ROLES[side]}'s channel; {remedy}.")
+            raise CallError(f"{channels.name}: there is no speech in the {ROLES[side]}'s channel; {remedy}.")
     return found, notices
 
 

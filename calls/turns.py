@@ -53,7 +53,7 @@ class CallRules:
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns of a call, alternating; what is said inside turns of the other side; and all joined pieces."""
+    """The turns of a call, alternating; speech inside turns of the other side; and all joined pieces."""
 
     turns: list[Segment]
     inside: list[Segment]

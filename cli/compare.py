@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts.types import PositiveInt
 
-from sdiareward.calls.reading import CallSettings
 from sdiareward.calls.recordings import Form, UserChannel
-from sdiareward.calls.turns import CallRules
 from sdiareward.common.files import lock_folder
 from sdiareward.scoring.model_spec import MODEL, ModelArguments
 
@@ -70,7 +68,9 @@ def compare(
             criterion=criterion,
             output_dir=folder,
             pattern=pattern,
-            calls=CallSettings(form, user_channel, rules=CallRules(window=window)),
+            form=form,
+            user_channel=user_channel,
+            window=window,
             user_turns=user_turns,
             audio_root=audio_root,
             num_bootstrap=num_bootstrap,

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, Clip, is_silent, open_encoded, open_source
-from sdiareward.calls.reading import CALLS, CallSettings
-from sdiareward.calls.turns import measure_timing
+from sdiareward.calls.reading import CallSettings
+from sdiareward.calls.recordings import Form, UserChannel
+from sdiareward.calls.turns import CallRules, measure_timing
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 from sdiareward.common.errors import UserError, check_modules
 from sdiareward.common.files import JsonLines, hash_json, replace_atomically, write_file
@@ -90,7 +91,9 @@ def compare(
     criterion: str = "joint",
     output_dir: str | Path | None = None,
     pattern: str | None = None,
-    calls: CallSettings = CALLS,
+    form: Form | None = None,
+    user_channel: UserChannel | None = None,
+    window: int = 6,
     user_turns: str | Path | None = None,
     audio_root: str | Path | None = None,
     prompts: Mapping[str, str] | None = None,
@@ -114,7 +117,9 @@ def compare(
             call resumes a run there. By default nothing is kept.
         pattern (`str`, *optional*): Names of recordings, such as `"{dialogue}_{turn}_{role}.wav"`.
         user_turns (`str` or `Path`, *optional*): Folder of the user's turns, which all systems share.
-        calls ([`CallSettings`], *optional*): How recordings of whole calls are read; see `docs/calls.md`.
+        form (`"turns"` or `"call"`, *optional*): What recordings are; by default their names and lengths decide.
+        user_channel (`"left"` or `"right"`, *optional*): The user's channel of stereo calls; left is assumed.
+        window (`int`, *optional*, defaults to 6): Turns of a call that are scored together; see `docs/calls.md`.
         audio_root (`str` or `Path`, *optional*): Folder at which relative paths in tables begin; see
             `pairs.systems.read_systems`.
         prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's.
@@ -146,6 +151,7 @@ def compare(
     if len(criteria) > 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         remedy = f"run each criterion into one output_dir, then {ALL} in a single process"
         raise UserError(f"criterion is {ALL} in several processes, which score one at a time; {remedy}.")
+    calls = CallSettings(form, user_channel, rules=CallRules(window=window))
     found = read_systems(systems, pattern=pattern, user_turns=user_turns, audio_root=audio_root, calls=calls)
     check_modules(["choix"] if len(found) > 2 else [])
     names, unmatched = match_dialogues(found)

@@ -91,8 +91,8 @@ def read_dialogue_folder(
     user first. With `user_turns` (per dialogue a recording, or a folder with the context up to the user's last turn)
     the folder holds only the assistant's turns.
     """
-    if pattern is None and user_turns is None and find_calls(Path(folder), settings):
-        windows, skipped = read_calls(Path(folder), settings)
+    if pattern is None and user_turns is None and (calls := find_calls(Path(folder), settings)):
+        windows, skipped = read_calls(calls, settings)
         return DialogueFolder(windows, skipped, windows.calls)
     folder, form = _require_folder(folder), settings.form
     found_dialogues, result = dict[str, Dialogue](), DialogueFolder()

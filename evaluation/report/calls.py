@@ -77,14 +77,14 @@ def show_call(call: Call, rewards: Sequence[float | None], collector: Collector)
     yield "turns", ([turn], call.files.name)
     yield "bounds", "The user is above, the assistant below. Thin bars are gaps before answers, and overlaps."
     for number, (window, reward) in enumerate(zip(call.windows, rewards, strict=True), start=1):
-        start_s, end_s = window[0].start_s, max(each.end_s for each in window)
+        start_s, end_s = window[0].start_s, window[-1].end_s
         told = "no reward" if reward is None else f"reward {format_signed(reward)}"
         yield "bounds", f"Window {number}, {start_s:.1f} to {end_s:.1f} s: {told}"
         yield "text", _draw_lanes(call.turns.pieces, start_s, end_s)
 
 
 def _draw_lanes(pieces: Sequence[Segment], start_s: float, end_s: float) -> Markup:
-    """Draw the user above the assistant; gaps before answers are thin, overlaps stand in both lanes."""
+    """Draw the user above the assistant; with thin bars for gaps before answers and for overlaps."""
     from markupsafe import Markup
 
     inside = [piece for piece in pieces if piece.start_s < end_s and piece.end_s > start_s]

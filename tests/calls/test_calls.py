@@ -14,11 +14,13 @@ from support.paths import ROOT
 from support.refusals import check_refused
 
 from sdiareward.audio_sdiareward import read_audio
+from sdiareward.calls import speech
 from sdiareward.calls.reading import CallSettings, find_calls, read_call
 from sdiareward.calls.recordings import CallError, list_calls
 from sdiareward.calls.turns import CallRules, Segment, form_turns, make_windows, measure_timing
 from sdiareward.cli import main
 from sdiareward.common.package import NANO
+from sdiareward.evaluation.report.calls import list_notices
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
 from sdiareward.pairs.systems import read_systems
 from sdiareward.scoring.scorer import Scorer
@@ -239,8 +241,8 @@ HISS = np.random.default_rng(0).standard_normal(200_000).astype(np.float32) * 1e
 REFUSED = {
     "has one channel; give two files": lambda samples: samples[:, 0],
     "has 6 channels": lambda samples: np.tile(samples, 3),
-    "nothing is said in the user's channel; choose with --user_channel": of_left(np.zeros_like),
-    "nothing is said in the user's": of_left(lambda user: HISS[: user.size]),
+    "there is no speech in the user's channel; choose with --user_channel": of_left(np.zeros_like),
+    "there is no speech in the user's": of_left(lambda user: HISS[: user.size]),
     "both channels hold the same sound: this is a mono": lambda samples: np.tile(samples.sum(1, keepdims=True), 2),
     "both channels hold the same sound": lambda samples: np.outer(samples.sum(1), [0.7, -1]),
     "the user's channel contains the other channel at -3 dB": lambda samples: leak(samples.T, -3).T,
@@ -272,6 +274,26 @@ def test_what_a_reader_has_to_know_is_noted(write, call):
     assert any("contains the other channel at -15 dB; short overlaps are uncertain" in notice for notice in leaking)
     greeting = np.concatenate([samples[round(turns[1][0] * RATE) - 8_000 :], samples])
     assert any(notice.startswith("1 turns are not scored") for notice in read(write("greeting.wav", greeting)).notices)
+
+
+def test_overlaps_in_one_channel_and_other_rates_are_noted(write, call, tmp_path):
+    samples, ((start, end), (_, last)) = call
+    path = write(samples=samples.sum(axis=1))
+    said = [(start, end, "user"), (end - 1, last, "bot")]
+    (tmp_path / "call.json").write_text(json.dumps([{"start": s, "end": e, "speaker": n} for s, e, n in said]))
+    mono = read(path)
+    assert any(notice.startswith("1 turns contain words of the other side") for notice in mono.notices)
+    other = read(write("other/x.wav", np.repeat(samples, 2, axis=0), 2 * RATE))
+    lines = list_notices({"a": {"x": mono}, "b": {"x": other}})
+    assert lines[-1] == "Calls are recorded at different rates: a at 16000 Hz; b at 32000 Hz."
+
+
+def test_a_missing_extra_is_named(write, monkeypatch, capsys):
+    speech._load_silero.cache_clear()
+    monkeypatch.setattr(speech, "find_spec", lambda name: None)
+    check_refused(
+        capsys, r'pip install "sdiareward\[calls\]", or give a file of segments', main, ["score", str(write())]
+    )
 
 
 def test_two_files_that_do_not_belong_together(write, call, tmp_path, capsys):
