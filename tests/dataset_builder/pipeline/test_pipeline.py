@@ -30,6 +30,7 @@ from sdiareward.dataset_builder.pipeline.settings import (
     require_packages,
 )
 from sdiareward.dataset_builder.pipeline.stages import run_pipeline
+from sdiareward.dataset_builder.release.release import AudioRoots, find_part, read_recording
 from sdiareward.pairs.schema import UNKNOWN
 
 
@@ -221,3 +222,7 @@ def test_a_stereo_call_gives_turns_of_one_voice_also_where_both_speak(tmp_path):
         heard = read_audio(part.audio)[round(part.start_s * RATE) : round(part.end_s * RATE)]
         expected = call.samples[channel, round(part.start_s * RATE) : round(part.end_s * RATE)]
         np.testing.assert_allclose(heard, expected, atol=1e-4)
+    # A release names the channel, from which the turn is made again.
+    reference = {"uri": part.ref, "start_s": part.start_s, "end_s": part.end_s, "text": ""}
+    found = find_part(reference, AudioRoots(by_source={"folder": tmp_path}), tmp_path / "recordings")
+    np.testing.assert_array_equal(read_recording(found), heard)
