@@ -3,7 +3,7 @@
     sdiareward eval --model runs/demo/model --dataset runs/demo/sdiareward --output_dir runs/eval
     sdiareward eval --judge gpt-4o-audio --dataset runs/demo/sdiareward --output_dir runs/judged
 
-`docs/evaluation.md` is the guide, `docs/judges.md` that of judges.
+`docs/evaluate.md` is the guide, `docs/judges.md` that of judges.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def evaluate(args: EvalArguments) -> int:
 
     Every pair is written as soon as both of its sides are scored; the same command resumes a killed run. Two
     baselines are measured on the same pairs: one hears no words, the other hears nothing but words.
-    docs/evaluation.md is the guide, docs/judges.md that of judges.
+    docs/evaluate.md is the guide, docs/judges.md that of judges.
     """
     from sdiareward.evaluation.evaluation import run_evaluation
 

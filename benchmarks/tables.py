@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.validity import RESULTS, format_share
-from sdiareward.audit.verdicts import NOT_MEASURED, PASS
+from sdiareward.auditing.verdicts import NOT_MEASURED, PASS
 from sdiareward.cards.model_card import ModelRelease, render_model_card
 from sdiareward.common.files import write_file
 from sdiareward.common.package import NANO, PACKAGE
@@ -21,7 +21,7 @@ from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN
 
 _CAPTION = (
     "Pairwise accuracy in percent with 95% intervals; a tie is wrong. These intervals are percentiles of a bootstrap, "
-    "which from few recordings cover less ([table](docs/evaluation.md))."
+    "which from few recordings cover less ([table](docs/evaluate.md))."
 )
 _SHOWN = {
     "`modality`, hibari against a game that training never heard": ("unseen", "modality", "drascula", "hibari"),

@@ -19,7 +19,7 @@ from typing import Any
 import datasets
 
 from sdiareward import cli
-from sdiareward.audit.verdicts import FAIL, show_limit, show_value
+from sdiareward.auditing.verdicts import FAIL, show_limit, show_value
 from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
 from sdiareward.common.machine import write_provenance

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from sdiareward.audit.report import describe_sample
-from sdiareward.audit.verdicts import FAIL, PASS, read_audit, show_limit, show_value
+from sdiareward.auditing.report import describe_sample
+from sdiareward.auditing.verdicts import FAIL, PASS, read_audit, show_limit, show_value
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, iter_tensors, list_weight_files, read_json
 from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
 from sdiareward.common.files import write_file

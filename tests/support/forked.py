@@ -22,7 +22,7 @@ from pathlib import Path
 
 PRELOADED = (
     "matplotlib.pyplot",
-    "sdiareward.audit.run",
+    "sdiareward.auditing.run",
     "sdiareward.checkpoint_io.convert",
     "sdiareward.cli.score",
     "sdiareward.dataset_builder.builder",

@@ -1,6 +1,6 @@
 """An `audit.json` with made-up values."""
 
-from sdiareward.audit.verdicts import Measured, judge
+from sdiareward.auditing.verdicts import Measured, judge
 
 
 def make_audit(**values):

@@ -190,7 +190,7 @@ def test_the_precision_fits_the_machine_unless_one_is_given(make_config, monkeyp
 
 @pytest.mark.parametrize("mode", ["head", "lora", "full"])
 def test_the_guide_has_the_schedules_that_a_run_chooses(mode, make_config):
-    guide = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
     (row,) = [line for line in guide.splitlines() if line.startswith(f"| `{mode}` | 0.")]
     rate, _, *schedules = (cell.strip() for cell in row.strip("|").split("|")[1:])
     for num_pairs, written in zip((20, 20_000), schedules, strict=True):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.audit_world import make_label
 
-from sdiareward.audit import verdicts
-from sdiareward.audit.conditions import ATTACKED, NATURAL, make_attack_key, make_perturbation_key
-from sdiareward.audit.verdicts import (
+from sdiareward.auditing import verdicts
+from sdiareward.auditing.conditions import ATTACKED, NATURAL, make_attack_key, make_perturbation_key
+from sdiareward.auditing.verdicts import (
     BOTH,
     FAIL,
     NOT_MEASURED,

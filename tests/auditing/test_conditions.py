@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.audit_world import FunctionScorer, loudness, make_pair, make_reader, make_turns
 
-from sdiareward.audit.conditions import (
+from sdiareward.auditing.conditions import (
     NATURAL,
     Condition,
     collect_rewards,

@@ -12,8 +12,8 @@ import soundfile
 from support.audit_world import make_dataset, write_data
 from support.chromium import SIZES, measure_widths, needs_chromium, open_page, requested, started
 
-from sdiareward.audit.report import MARKS, render_audit_page
-from sdiareward.audit.run import Auditor
+from sdiareward.auditing.report import MARKS, render_audit_page
+from sdiareward.auditing.run import Auditor
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.cli import main
 from sdiareward.perturbations.attacks import ATTACKS
