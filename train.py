@@ -1,15 +1,16 @@
 """Train a reward model, a script of TRL: `sdiareward train --config configs/nano.yaml`, flags override the file.
 
-For several processes: `accelerate launch -m sdiareward.train ...`
+For several processes: `accelerate launch -m sdiareward.train ...`. A recipe trains WavReward, a generative judge.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdiareward.common.commands import run_guarded
+from sdiareward.common.commands import Words, make_app, run_app
 from sdiareward.common.files import lock_folder
 
 
@@ -99,19 +100,28 @@ def push_model(folder: Path, repo_id: str, private: bool | None) -> str:
         raise UserError(f"{folder} is finished, but not published: {error}") from error
 
 
-def main(argv: list[str] | None = None) -> int:
+TRAIN = make_app("train", "Train a reward model on preference pairs.", help_flags=())
+for name, about in {
+    "sft": "Fine-tune a judge on scores, the supervised baseline (Table 1, II).",
+    "grpo": "Train WavReward by reinforcement learning (section 3.1).",
+}.items():
+    place = f"sdiareward.judges.wavreward.train:{name}"
+    TRAIN.command(place, name=f"--recipe=wavreward_{name}", help=about, help_flags=())
+
+
+@TRAIN.default
+def run(*words: Words) -> None:
+    """Train with the options of TRL's parser."""
+    from sdiareward.training.arguments import parse_arguments
+
+    args, training, model_args = parse_arguments(words)
+    with lock_folder(str(training.output_dir)):
+        train(args, training, model_args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    called = Path(sys.argv[0]).name
-    prog = {"train.py": "train.py", "sdiareward": "sdiareward train"}.get(called, "sdiareward-train")
-
-    def run() -> None:
-        from sdiareward.training.arguments import parse_arguments
-
-        args, training, model_args = parse_arguments(argv, prog)
-        with lock_folder(str(training.output_dir)):
-            train(args, training, model_args)
-
-    return run_guarded(prog, run, "train")
+    return run_app(TRAIN, argv, extra="train")
 
 
 if __name__ == "__main__":

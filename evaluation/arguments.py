@@ -58,6 +58,8 @@ class EvalArguments(ModelArguments, PairsArguments):
         compare: output_dirs of other evaluations of these pairs, for the page.
         training: run.json files of train.py whose rewards the page shows.
         embed_audio: Recordings the page plays: all, or open (those that anyone may pass on), or none.
+        calibrate: New folder for a copy of the checkpoint that is calibrated on these pairs, so that rewards of
+            different subsets are comparable. Evaluate a validation split for it.
     """
 
     dataset: str
@@ -79,6 +81,7 @@ class EvalArguments(ModelArguments, PairsArguments):
     compare: list[str] = field(default_factory=list)
     training: list[str] = field(default_factory=list)
     embed_audio: Literal["open", "all", "none"] = "all"
+    calibrate: str | None = None
 
     def __post_init__(self) -> None:
         from sdiareward.pairs.loading import choose_split
@@ -87,6 +90,8 @@ class EvalArguments(ModelArguments, PairsArguments):
             raise ValueError("compare and training are shown in the report only: add --report, or omit them.")
         if self.model is not None and self.judge is not None:
             raise ValueError("give either a model or a judge to evaluate.")
+        if self.judge is not None and self.calibrate is not None:
+            raise ValueError("calibrate is for a model, and a judge is given; omit one of them.")
         if self.judge is None:
             self.model = self.model or str(NANO)
         foreign = _OF_MODELS if self.judge else _OF_JUDGES

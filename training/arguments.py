@@ -39,6 +39,14 @@ _UNUSED = re.compile(
     "|dataset_streaming|ignore_bias_buffers"
     "|attn_implementation|bnb_.*|dtype|load_in_.*|lora_(?!r|alpha|task_type).*|use_bnb_.*|use_dora|use_rslora"
 )
+# Options in the help; all others work, too.
+_SHOWN = (
+    *("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split", "audio_root", "criterion"),
+    *("validation_share", "max_eval_samples", "folds", "augmentations"),
+    *("model_name_or_path", "freeze_backbone", "use_peft", "lora_r", "pooling_mode"),
+    *("output_dir", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
+    *("bf16", "use_cpu", "seed", "resume", "push_to_hub"),
+)
 # What is trained -> the option that chooses it, and the options that have an effect with it only.
 _CHOSEN_BY = {"head": "freeze_backbone", "lora": "use_peft", "full": "neither use_peft nor freeze_backbone"}
 _MODE_OF = {
@@ -179,22 +187,24 @@ class RewardTrainingConfig(RewardConfig):
 
 
 def parse_arguments(
-    argv: Sequence[str] | None, prog: str
+    argv: Sequence[str] | None,
 ) -> tuple[SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig]:
     """Parse flags and the YAML file of `--config`, which they override; an unknown one is refused with the nearest."""
     kinds: Any = (SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig)
     args, training, model_args = parse_trl(
         kinds,
         argv,
-        prog=prog,
-        usage="%(prog)s --dataset_name DATASET_NAME [options]",
-        description="Train a reward model on preference pairs; docs/train.md is the guide. --config FILE reads "
-        "these options from YAML; flags override it.",
+        prog="sdiareward train",
+        shown=_SHOWN,
+        usage="%(prog)s --dataset DATASET --output_dir OUTPUT_DIR [options]",
+        description="Train a reward model on preference pairs; docs/train.md is the guide.\n\nEvery option of "
+        "trl.RewardConfig and of docs/train.md is a flag, and a key of the YAML file of --config FILE; flags\n"
+        "override the file. --recipe wavreward_sft and --recipe wavreward_grpo train WavReward (docs/wavreward.md).",
         epilog=PAIR_HELP,
         formatter_class=_HelpFormatter,
     )
     if not args.dataset_name:
-        raise OptionError("--dataset_name is missing; give a folder, a file or a Hub id of pairs.")
+        raise OptionError("--dataset is missing; give a folder, a file or a Hub id of pairs.")
     _resolve_revisions(args, model_args)
     args.push_to_hub, training.push_to_hub = training.push_to_hub, False
     require_supported(training)

@@ -303,4 +303,4 @@ def test_an_interruption_says_how_to_resume(train, flags, remedy, monkeypatch, c
     assert TrainerCallback.on_step_begin is not EpochOfSampler.on_step_begin
     assert train(*flags) == 130
     error = capsys.readouterr().err
-    assert error.rstrip().splitlines()[-1].endswith(f"sdiareward-train: {remedy}") and "Traceback" not in error
+    assert error.rstrip().splitlines()[-1].endswith(f"sdiareward train: {remedy}") and "Traceback" not in error
