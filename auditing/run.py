@@ -14,7 +14,7 @@ from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_base
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.evaluation.summary import find_overlap
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, sample_rows
+from sdiareward.pairs.labels import describe_pairs, explain_criterion, sample_rows
 from sdiareward.pairs.loading import choose_split, load_pairs
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
-# Flags, result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
+# Result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
 # perturbation, "hearing" for the modality ablation, "paid" for a successful attack.
-PARTS = ("nuisances", "attacks", "hearing", "baselines")
+PARTS = ("perturbations", "attacks", "hearing", "baselines")
 # Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 
@@ -46,9 +46,10 @@ class Auditor:
     data: str
     output_dir: Path
     split: str | None = None  # `test`; a file has none.
+    criterion: str | None = None  # By default from the column `criterion`, else `"joint"`.
     train_split: str = "train"
-    num_pairs: int = 60
-    nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
+    max_samples: int = 60
+    perturbations: tuple[str, ...] = tuple(PERTURBATIONS)
     attacks: tuple[str, ...] = tuple(ATTACKS)
     parts: tuple[str, ...] = PARTS
     sounds_dir: str | None = None
@@ -59,7 +60,7 @@ class Auditor:
 
     def __post_init__(self) -> None:
         self.split = choose_split(self.data, self.split)
-        self.pairs = load_pairs(self.data, self.split, audio_root=self.audio_root)
+        self.pairs = load_pairs(self.data, self.split, audio_root=self.audio_root, criterion=self.criterion)
         self.labels = describe_pairs(self.pairs)
         self._row_of = {label["pair_id"]: row for row, label in enumerate(self.labels)}
         # What a line of rewards depends on: not the size of the sample, nor the list of conditions.
@@ -70,14 +71,16 @@ class Auditor:
             "pairs": fingerprint_pairs(self.labels, self.pairs),
             "seed": self.seed,
         }
-        self.sample = self._draw(self.num_pairs)
-        # The training pairs and their labels, and why there are none.
-        self.training_pairs, self.notice = None, None
+        self.sample = self._draw(self.max_samples)
+        # The training pairs and their labels, if there are any.
+        self.training_pairs, notices = None, [explain_criterion(self.pairs)]
         if "baselines" in self.parts:
-            places: dict[str, Any] = {"baseline_data": self.baseline_data, "audio_root": self.audio_root}
-            self.training_pairs, self.notice = load_baseline_pairs(
-                self.labels, self.data, self.split, self.train_split, **places
-            )
+            names = ("baseline_data", "audio_root", "criterion")
+            source: dict[str, Any] = {name: getattr(self, name) for name in names}
+            found = load_baseline_pairs(self.labels, self.data, self.split, self.train_split, **source)
+            self.training_pairs = found[0]
+            notices.append(found[1])
+        self.notices = [notice for notice in notices if notice]
 
     def _draw(self, num_pairs: int) -> list[dict[str, Any]]:
         return [self.labels[row] for row in sample_rows(self.labels, num_pairs, self.seed)]
@@ -106,8 +109,9 @@ class Auditor:
 
     def make_conditions(self) -> list[conditions.Condition]:
         found: list[conditions.Condition] = []
-        if "nuisances" in self.parts:
-            found += conditions.make_perturbation_conditions(conditions.list_severities(self.nuisances), self.seed)
+        if "perturbations" in self.parts:
+            severities = conditions.list_severities(self.perturbations)
+            found += conditions.make_perturbation_conditions(severities, self.seed)
         if "attacks" in self.parts:
             heard = (lambda: self.distractors, lambda: self.scorer.processor.max_turn_s)
             found += conditions.make_attack_conditions(self.attacks, *heard, self.seed, self.sounds_dir)
@@ -134,6 +138,8 @@ class Auditor:
             for pair_id, line in lines.items()
             if conditions.ERROR in line
         ]
+        is_perturbed = "perturbations" in self.parts
+        changed = verdicts.measure_perturbations(pairs, self.perturbations) if is_perturbed else None
         audit: dict[str, Any] = {
             "model": self.model.name,
             "trained_with": verdicts.read_trained_with(self.model.checkpoint),
@@ -146,7 +152,7 @@ class Auditor:
             "failures": [line for line in failed if line["condition"] != conditions.NATURAL],
             "natural": verdicts.describe_natural(pairs),
             "overlap": find_overlap(self.model.checkpoint, *usable, natural, {**options, "nan": "wrong"}),
-            "nuisances": verdicts.measure_perturbations(pairs, self.nuisances) if "nuisances" in self.parts else None,
+            "nuisances": changed,
             "attacks": verdicts.measure_attacks(pairs, self.attacks) if "attacks" in self.parts else None,
             "hearing": verdicts.measure_modalities(pairs, heard, scores),
             "baselines": {kind: of for kind, (_, of) in baselines.items()} if self.training_pairs else None,

@@ -59,7 +59,12 @@ def list_ids(pairs: datasets.Dataset, names: Sequence[str] = (*ID_COLUMNS, WRITT
 
 
 def load_pairs(
-    path: str | Path, split: str | None, *, name: str | None = None, audio_root: str | Path | None = None
+    path: str | Path,
+    split: str | None,
+    *,
+    name: str | None = None,
+    audio_root: str | Path | None = None,
+    criterion: str | None = None,
 ) -> datasets.Dataset:
     """Load one split of preference pairs, paths absolute, with audio left encoded: torchcodec is not needed."""
     import datasets
@@ -81,6 +86,9 @@ def load_pairs(
         roots = list_audio_roots(path, audio_root)
         for recording in _iter_paths(pairs):
             require_inside(recording, roots)
+        if criterion is not None:
+            pairs = pairs.remove_columns([each for each in pairs.column_names if each == "criterion"])
+            pairs = pairs.add_column("criterion", [criterion] * len(pairs))
     except (FileNotFoundError, ValueError) as error:
         kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
         message = " ".join(str(error).split())
