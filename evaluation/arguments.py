@@ -48,6 +48,7 @@ class EvalArguments(ModelArguments, PairsArguments):
         retry_failed: Ask the judge again about pairs without a verdict.
         dataset_name: Configuration of the data set.
         split: Split to evaluate; test by default; a single file has no splits.
+        criterion: Criterion of all pairs, in place of the column criterion.
         baselines: Also measure the acoustic and the text baseline.
         limit: Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
         num_bootstrap: Bootstrap draws of the intervals.
@@ -71,6 +72,7 @@ class EvalArguments(ModelArguments, PairsArguments):
     retry_failed: bool = False
     dataset_name: Annotated[str | None, Parameter(name="--dataset_config")] = None
     split: str | None = None
+    criterion: str | None = None
     baselines: bool = True
     limit: PositiveInt | None = None
     num_bootstrap: int = 1000

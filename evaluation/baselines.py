@@ -57,6 +57,7 @@ def load_baseline_pairs(
     baseline_data: str | None = None,
     name: str | None = None,
     audio_root: str | None = None,
+    criterion: str | None = None,
 ) -> tuple[LabelledPairs | None, str | None]:
     """Load the pairs to fit the baselines on, or None with the reason; raise if they share recordings."""
     remedy = "--baseline_data names pairs to fit them on"
@@ -64,7 +65,8 @@ def load_baseline_pairs(
         return None, f"without baselines: {dataset} is one split; {remedy}"
     try:
         own_name = None if baseline_data else name
-        pairs = load_pairs(baseline_data or dataset, train_split, name=own_name, audio_root=audio_root)
+        options: Record = {"name": own_name, "audio_root": audio_root, "criterion": criterion}
+        pairs = load_pairs(baseline_data or dataset, train_split, **options)
     except PairsError as error:
         if baseline_data is None and train_split == _TRAIN_SPLIT:
             return None, f"without baselines: {str(error).rstrip('.')}; {remedy}"
