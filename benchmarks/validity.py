@@ -181,7 +181,7 @@ def render(result: Mapping[str, Any]) -> str:
     head = ["attack", *(cell for model in models for cell in ("pairs", f"succeeds on {model}"))]
     return "\n\n".join(
         [
-            "### By kind of pair\n\nRecordings and scripts from the sources of the training data, held out of training.",
+            "### By kind of pair\n\nRecordings and scripts from the training sources, held out of training.",
             _render_rows(result["known"], models),
             "### An unseen source",
             _render_rows(result["unseen"], models),
