@@ -22,7 +22,7 @@ class PairsArguments(DatasetRevision):
     """The pairs to measure on, and the pairs to fit the baselines on.
 
     Args:
-        criterion: Criterion to score under, such as modality; by default the column `criterion`, else joint.
+        criterion: Criterion to score under, such as modality; by default by the column criterion, else joint.
         audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
         baseline_data: Data set whose train_split the baselines are fitted on; the one that is measured by default.
         train_split: Split that the baselines are fitted on; without it they are omitted.

@@ -128,6 +128,29 @@ def score_baseline(
     return scores, {"num_train": num_train, "skipped_train": [*skipped.values()], "unread": [*unread.values()]}
 
 
+def cross_fit_baseline(
+    kind: str, pairs: datasets.Dataset, criteria: Sequence[str], folds: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], int]:
+    """Score the pairs of each fold with a baseline fitted by criterion on the other folds.
+
+    Returns:
+        The scores of both sides, of shape `(num_pairs, 2)`, and the least number of pairs that one was fitted on. A
+        pair with unreadable audio ties, and so does a pair whose criterion is in no other fold.
+    """
+    sides, skipped = _read_features(kind, pairs)
+    scores, named = np.zeros((len(criteria), len(SIDES))), np.array(criteria)
+    is_read = ~np.isin(np.arange(len(criteria)), list(skipped))
+    num_train = []
+    for fold, criterion in sorted(set(zip(folds.tolist(), criteria, strict=True))):
+        is_of = named == criterion
+        fitted_on, targets = (np.flatnonzero(is_of & is_in) for is_in in ((folds != fold) & is_read, folds == fold))
+        num_train.append(len(fitted_on))
+        if len(fitted_on):
+            weigh = fit_score(*(side[fitted_on] for side in sides))
+            scores[targets] = np.stack([weigh(side[targets]) for side in sides], axis=1)
+    return scores, min(num_train)
+
+
 def _read_features(kind: str, pairs: datasets.Dataset) -> tuple[list[Any], dict[int, str]]:
     """Return the features of each side, one row a pair, and errors by row; a pair that cannot be read has zeros."""
     from tqdm import tqdm

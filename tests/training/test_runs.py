@@ -268,7 +268,7 @@ def test_a_file_is_trained_on_without_further_options_and_published(train, own_p
     card = (out / "README.md").read_text()
     assert "| `synthesizers` | bell, chime; not known of the stages before |" in card
     assert "pin_memory" not in printed.err
-    assert "2 of its 8 pairs are held out for validation" in printed.err
+    assert "2 of its 8 training pairs are held out for validation" in printed.err
     assert "training in float32 on " in printed.err
     assert re.search(r"^steps: ", printed.err.replace("\r", "\n"), re.MULTILINE)
 
