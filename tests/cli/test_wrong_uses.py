@@ -81,10 +81,10 @@ USES = {
     "train --dataset a.wav {o}": "a.wav: is not a table of rows",
     "train --dataset wavs {o}": "wavs",
     "train --dataset numbers.jsonl {o}": "numbers.jsonl: chosen is int64; give the path of a recording",
-    "train --dataset gone.jsonl {o}": "The first, row 0: chosen, .*/nowhere.wav",
-    "train --dataset one.jsonl {o}": "two groups that share nothing are needed, one of them to validate on",
-    "train --dataset unusable.jsonl {o}": "can be used; .*nowhere.wav",
-    "train --dataset trainonly {o}": "split is 'validation'",
+    "train --dataset gone.jsonl --criterion joint {o}": "The first, row 0: chosen, .*/nowhere.wav",
+    "train --dataset one.jsonl --criterion joint {o}": "two groups that share nothing are needed, one of them to validate on",
+    "train --dataset unusable.jsonl --criterion joint {o}": "can be used; .*nowhere.wav",
+    "train --dataset one.jsonl {o}": "has no column criterion",
     "train --dataset shared {o}": "'train' and 'validation' share 4 pairs, such as",
     "train --dataset_name pairs --model_name_or_path tinny {o}": "did you mean tiny",
     "train --dataset pairs --trian_projection {o}": "did you mean --train_projection",
@@ -151,7 +151,6 @@ def world(tmp_path_factory, tone_pairs, tiny_checkpoint, make_tone):
     labelled = tone_pairs.add_column("subset", ["wild"] * 4)
     for name, splits in {
         "pairs": ("train", "validation", "test"),
-        "trainonly": ("train",),
         "shared": ("train", "validation"),
     }.items():
         (folder / name).mkdir()
