@@ -91,7 +91,7 @@ class ModelSpec:
             ) from error
 
 
-@Parameter(name="*", group="Model")
+@Parameter(name="*")
 @dataclass(kw_only=True)
 class ModelArguments(ModelRevision):
     """The reward model.
@@ -124,7 +124,7 @@ class DatasetArguments(DatasetRevision):
         dataset: Parquet, JSON or JSON lines file, folder, or Hub id of pairs or dialogues; or a folder of dialogues.
         dataset_config: Configuration of the data set.
         split: Split of the data set; a single file has none.
-        audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
+        audio_root: Folder for relative paths of recordings that are not beside the table.
     """
 
     dataset: str | None = None
