@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
 
+from sdiareward.common.errors import check_extra
 from sdiareward.common.files import JsonLines
 from sdiareward.common.machine import describe_run
+from sdiareward.common.tables import Results
 from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_baselines
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.evaluation.summary import find_overlap
@@ -20,17 +24,19 @@ from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair, decode_pairs
 from sdiareward.perturbations.registry import PERTURBATIONS
+from sdiareward.scoring.model_spec import ModelSpec
 
 from . import conditions, verdicts
+from .report import write_audit
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
 # Flags, result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
 # perturbation, "hearing" for the modality ablation, "paid" for a successful attack.
-PARTS = ("nuisances", "attacks", "hearing", "baselines")
+Part = Literal["nuisances", "attacks", "hearing", "baselines"]
+PARTS: tuple[Part, ...] = ("nuisances", "attacks", "hearing", "baselines")
 # Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 
@@ -56,10 +62,12 @@ class Auditor:
     num_bootstrap: int = 1000
     audio_root: str | None = None
     baseline_data: str | None = None
+    criterion: str | None = None  # Of all pairs, in place of the column `criterion`.
 
     def __post_init__(self) -> None:
         self.split = choose_split(self.data, self.split)
-        self.pairs = load_pairs(self.data, self.split, audio_root=self.audio_root)
+        places: dict[str, Any] = {"audio_root": self.audio_root, "criterion": self.criterion}
+        self.pairs = load_pairs(self.data, self.split, **places)
         self.labels = describe_pairs(self.pairs)
         self._row_of = {label["pair_id"]: row for row, label in enumerate(self.labels)}
         # What a line of rewards depends on: not the size of the sample, nor the list of conditions.
@@ -74,7 +82,7 @@ class Auditor:
         # The training pairs and their labels, and why there are none.
         self.training_pairs, self.notice = None, None
         if "baselines" in self.parts:
-            places: dict[str, Any] = {"baseline_data": self.baseline_data, "audio_root": self.audio_root}
+            places["baseline_data"] = self.baseline_data
             self.training_pairs, self.notice = load_baseline_pairs(
                 self.labels, self.data, self.split, self.train_split, **places
             )
@@ -158,3 +166,91 @@ class Auditor:
         audit["timing"] = {name: sum(session[name] for session in sessions) for name in names}
         audit["config"] = {**asdict(self), "output_dir": str(self.output_dir)}
         return dict(make_plain({**audit, "run": self.run, **describe_run()}))
+
+
+def audit(
+    model: str | Path,
+    dataset: str | Path,
+    *,
+    output_dir: str | Path | None = None,
+    split: str | None = None,
+    criterion: str | None = None,
+    max_samples: int | None = 60,
+    perturbations: Sequence[str] | None = None,
+    attacks: Sequence[str] | None = None,
+    parts: Sequence[Part] = PARTS,
+    audio_root: str | Path | None = None,
+    baseline_data: str | Path | None = None,
+    train_split: str = "train",
+    sounds_dir: str | Path | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    batch_tokens: int | None = None,
+    num_bootstrap: int = 1000,
+    seed: int = 0,
+) -> Results:
+    """Perturb and attack pairs, and measure how much the rewards of a model move, as `sdiareward audit` does.
+
+    Args:
+        model (`str` or `Path`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
+        dataset (`str` or `Path`): Table, folder or Hub id of pairs, as in [`load_pairs`].
+        output_dir (`str` or `Path`, *optional*): Folder for the pages and every reward; the same call resumes a killed
+            run there. By default nothing is kept.
+        split (`str`, *optional*): Split to audit on, by default `"test"`; a single file has no splits.
+        criterion (`str`, *optional*): Criterion of all pairs, in place of the column `criterion`.
+        max_samples (`int`, *optional*, defaults to 60): Pairs to draw, from all subsets, recordings and synthesizers;
+            None for all.
+        perturbations (`list[str]`, *optional*): Names of perturbations, by default all; see `docs/audit.md`.
+        attacks (`list[str]`, *optional*): Names of attacks, by default all.
+        parts (`list[str]`, *optional*): Parts of the audit, by default all of `"nuisances"` (the perturbations),
+            `"attacks"`, `"hearing"` and `"baselines"`.
+        audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
+        baseline_data (`str` or `Path`, *optional*): Pairs that the baselines are fitted on, by default `dataset`.
+        train_split (`str`, *optional*, defaults to `"train"`): Split of these.
+        sounds_dir (`str` or `Path`, *optional*): Recordings to insert instead of synthetic sounds.
+        dtype (`str`, *optional*): Dtype of the backbone.
+        device (`str`, *optional*): Where to compute; by default an accelerator if there is one.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws and of noise.
+
+    Returns:
+        [`Results`]: The content of `audit.json`; printed, it shows the checks and the tables.
+
+    Raises:
+        PairsError: The data set cannot be read, or has no such split.
+        ScoringError: The model cannot be loaded.
+        ValueError: A perturbation, an attack or a part is unknown.
+
+    Examples:
+        >>> results = audit("nano", "pairs.csv", perturbations=["noise"], parts=["nuisances"])  # doctest: +SKIP
+        >>> [check["name"] for check in results["verdicts"] if check["status"] == "fail"]  # doctest: +SKIP
+    """
+    check_extra("eval")
+    named: tuple[tuple[str, Any, Any], ...] = (
+        ("nuisances", perturbations, PERTURBATIONS),
+        ("attacks", attacks, ATTACKS),
+        ("parts", parts, PARTS),
+    )
+    chosen: dict[str, Any] = {}
+    for name, wanted, known in named:
+        chosen[name] = tuple(known if wanted is None else wanted)
+        if unknown := [each for each in chosen[name] if each not in known]:
+            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(known)}.")
+    given: dict[str, Any] = {"audio_root": audio_root, "baseline_data": baseline_data, "sounds_dir": sounds_dir}
+    with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
+        auditor = Auditor(
+            ModelSpec(str(model), None, dtype, device, batch_tokens),
+            str(dataset),
+            Path(place),
+            split=split,
+            train_split=train_split,
+            num_pairs=max_samples or 0,
+            criterion=criterion,
+            seed=seed,
+            num_bootstrap=num_bootstrap,
+            **chosen,
+            **{name: each if each is None else str(each) for name, each in given.items()},
+        )
+        found = auditor.audit()
+        return Results(found, write_audit(auditor.output_dir, found))

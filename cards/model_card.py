@@ -20,13 +20,14 @@ import yaml
 
 from sdiareward.auditing.report import describe_sample
 from sdiareward.auditing.verdicts import FAIL, PASS, read_audit, show_limit, show_value
-from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, iter_tensors, list_weight_files, read_json
+from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, FOLDS, iter_tensors, list_weight_files, read_json
 from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import split_commit
 from sdiareward.common.package import CARDS
 from sdiareward.common.tables import escape_code, escape_markdown, render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.evaluation.folds import render_folds
 from sdiareward.evaluation.report.sections import render_markdown
 from sdiareward.evaluation.summary import (
     ALL_LEFT_OUT,
@@ -120,6 +121,7 @@ def render_model_card(release: ModelRelease) -> str:
         pin=f', revision="{release.revision or "main"}"' if release.name else "",
         base_model=release.base_model or about.get("base_model"),
         data=escape_markdown(name_data(name_evaluated(results), find_split(results))) if results else "",
+        folds=render_folds(read_json(checkpoint / FOLDS)) if (checkpoint / FOLDS).is_file() else "",
         results=report.strip(),
         has_figure=is_figure_here and results,
         audit=render_findings(read_audit(checkpoint / AUDIT)) if (checkpoint / AUDIT).is_file() else "",

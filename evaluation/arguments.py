@@ -48,6 +48,7 @@ class EvalArguments(ModelArguments, PairsArguments):
         retry_failed: Ask the judge again about pairs without a verdict.
         dataset_name: Configuration of the data set.
         split: Split to evaluate; test by default; a single file has no splits.
+        criterion: Criterion of all pairs, in place of the column criterion.
         baselines: Also measure the acoustic and the text baseline.
         limit: Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
         num_bootstrap: Bootstrap draws of the intervals.
@@ -58,6 +59,8 @@ class EvalArguments(ModelArguments, PairsArguments):
         compare: output_dirs of other evaluations of these pairs, for the page.
         training: run.json files of train.py whose rewards the page shows.
         embed_audio: Recordings the page plays: all, or open (those that anyone may pass on), or none.
+        calibrate: New folder for a copy of the checkpoint that is calibrated on these pairs, so that rewards of
+            different subsets are comparable. Evaluate a validation split for it.
     """
 
     dataset: str
@@ -69,6 +72,7 @@ class EvalArguments(ModelArguments, PairsArguments):
     retry_failed: bool = False
     dataset_name: Annotated[str | None, Parameter(name="--dataset_config")] = None
     split: str | None = None
+    criterion: str | None = None
     baselines: bool = True
     limit: PositiveInt | None = None
     num_bootstrap: int = 1000
@@ -79,6 +83,7 @@ class EvalArguments(ModelArguments, PairsArguments):
     compare: list[str] = field(default_factory=list)
     training: list[str] = field(default_factory=list)
     embed_audio: Literal["open", "all", "none"] = "all"
+    calibrate: str | None = None
 
     def __post_init__(self) -> None:
         from sdiareward.pairs.loading import choose_split
@@ -87,6 +92,8 @@ class EvalArguments(ModelArguments, PairsArguments):
             raise ValueError("compare and training are shown in the report only: add --report, or omit them.")
         if self.model is not None and self.judge is not None:
             raise ValueError("give either a model or a judge to evaluate.")
+        if self.judge is not None and self.calibrate is not None:
+            raise ValueError("calibrate is for a model, and a judge is given; omit one of them.")
         if self.judge is None:
             self.model = self.model or str(NANO)
         foreign = _OF_MODELS if self.judge else _OF_JUDGES

@@ -14,8 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import Clip
 from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, make_dialogue
-from sdiareward.common.errors import PairsError, PairsNotFoundError
+from sdiareward.common.errors import PairsError, PairsNotFoundError, SplitNotFoundError
 from sdiareward.common.files import hash_json, require_shallow
 from sdiareward.common.hub import require_local, split_commit
 
@@ -27,6 +28,7 @@ from .schema import ID_COLUMNS, SIDES
 
 if TYPE_CHECKING:
     import datasets
+    import numpy as np
 
 PROMPT = "prompt"
 _logger = logging.getLogger(__name__)
@@ -58,10 +60,64 @@ def list_ids(pairs: datasets.Dataset, names: Sequence[str] = (*ID_COLUMNS, WRITT
     return [find_id(dict(zip(columns, row, strict=True))) for row in rows] if columns else [None] * len(pairs)
 
 
+class Recording(dict[str, Any]):
+    """A recording of a row, its `bytes` or `path`; prints as `3.2 s, 16 kHz, FLAC`, and plays in a notebook."""
+
+    def __repr__(self) -> str:
+        return repr(Clip(self))
+
+    def _repr_html_(self) -> str:
+        return Clip(self)._repr_html_()
+
+    @property
+    def array(self) -> np.ndarray:
+        """The samples, mono at 16 kHz, as `read_audio` returns them."""
+        return Clip(self).read()
+
+
+def _wrap_recordings(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kind = Recording if value.keys() == {"bytes", "path"} and set(value.values()) != {None} else dict
+        return kind({name: _wrap_recordings(each) for name, each in value.items()})
+    return list(map(_wrap_recordings, value)) if isinstance(value, list) else value
+
+
 def load_pairs(
-    path: str | Path, split: str | None, *, name: str | None = None, audio_root: str | Path | None = None
+    path: str | Path,
+    split: str | None = None,
+    *,
+    name: str | None = None,
+    audio_root: str | Path | None = None,
+    criterion: str | None = None,
 ) -> datasets.Dataset:
-    """Load one split of preference pairs, paths absolute, with audio left encoded: torchcodec is not needed."""
+    """Load one split of preference pairs, paths absolute, with audio left encoded: torchcodec is not needed.
+
+    Args:
+        path (`str` or `Path`): Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs; see
+            `docs/data_format.md`.
+        split (`str`, *optional*): Split to load; may be omitted if there is only one.
+        name (`str`, *optional*): Configuration of the data set.
+        audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
+        criterion (`str`, *optional*): Criterion of all pairs, in place of the column `criterion`.
+
+    Returns:
+        `datasets.Dataset`: Rows with `chosen` and `rejected`, lists of turns or messages. A recording is a mapping
+        with `bytes` and `path` that has its samples under `.array`.
+
+    Raises:
+        PairsNotFoundError: There is no such file, folder or repository.
+        PairsError: It is not a table of pairs, has no such split, or names a recording outside of its folders.
+
+    Examples:
+        >>> import json, pathlib, tempfile
+        >>> from sdiareward import example_dialogues, load_pairs
+        >>> human, synthetic = (dialogue.turns[1].audio.source["path"] for dialogue in example_dialogues())
+        >>> table = pathlib.Path(tempfile.mkdtemp(), "pairs.jsonl")
+        >>> _ = table.write_text(json.dumps({"chosen": human, "rejected": synthetic}))
+        >>> pair = load_pairs(table, audio_root="/")[0]
+        >>> pair["chosen"][0]["content"][0]["audio"]
+        3.2 s, 16 kHz, FLAC
+    """
     import datasets
 
     try:
@@ -81,11 +137,15 @@ def load_pairs(
         roots = list_audio_roots(path, audio_root)
         for recording in _iter_paths(pairs):
             require_inside(recording, roots)
+        if criterion is not None:
+            pairs = pairs.remove_columns([each for each in pairs.column_names if each == "criterion"])
+            pairs = pairs.add_column("criterion", [criterion] * len(pairs))
     except (FileNotFoundError, ValueError) as error:
         kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
+        kind = type(error) if isinstance(error, PairsError) else kind
         message = " ".join(str(error).split())
         raise kind(message if message.startswith(str(path)) else f"{path}: {message}") from error
-    return pairs
+    return pairs.with_transform(_wrap_recordings)
 
 
 def _iter_paths(pairs: datasets.Dataset) -> Iterator[str]:
@@ -284,5 +344,7 @@ def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> st
     if split is None and len(names) == 1:
         return names[0]
     if split not in names:
-        raise ValueError(f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them.")
+        raise SplitNotFoundError(
+            f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them."
+        )
     return split

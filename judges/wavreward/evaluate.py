@@ -1,11 +1,11 @@
 """Evaluate WavReward or any other model on ChatReward: Table 1 with intervals, baselines, order and form.
 
-    sdiareward wavreward eval --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
+    sdiareward eval --recipe wavreward --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
 
 Samples are judged in chunks of fixed positions, each with its own seed: sampled answers are the same whether or not a
 run was interrupted. `docs/wavreward.md` is the guide.
 
-    sdiareward wavreward reasoning --predictions runs/w --dataset runs/chatreward --judge gemini-2.5-pro
+    sdiareward eval --recipe wavreward_reasoning --predictions runs/w --dataset runs/chatreward --judge gemini-2.5-pro
 
 Another judge rates thoughts as Good or Poor (appendix I). It hears the recording and answers the four questions of the
 paper's prompt; thoughts are Good if all four answers are yes. It does not see the gold score. An answer without

@@ -15,7 +15,7 @@ _HARMLESS = re.compile(r"%\||examples/s|it/s|^sdiareward: notice: |^\s*$|^Writin
 
 USES = {
     # The tool.
-    "": "no command is given; the commands are score, compare, build",
+    "": "no command is given; the commands are score, compare, serve",
     "scroe a.json": "unknown command 'scroe'; did you mean score",
     "frobnicate": "unknown command 'frobnicate'; the commands are score",
     "--versoin": "Unknown command .--versoin.",
@@ -68,18 +68,16 @@ USES = {
     "build --config none.yaml": "none.yaml",
     "build --config wrong.yaml": "wrong.yaml",
     "build fetch --config wrong.yaml": "exactly one of youtube, scripts and chatreward",
-    "build filter --folder none {o}": "none",
+    "build filter none {o}": "none",
     "build bench none {o}": "none",
     "build release none {o}": "none",
     "build reconstruct none {o}": "none",
     "build stats none": "none",
     "build chatreward --config none.yaml": "none.yaml",
     # train
-    "train {o}": "--dataset_name is missing",
+    "train {o}": "--dataset is missing",
     "train --dataset_name pairs --learning_rat 1": "did you mean --learning_rate",
     "train --dataset_name paris {o}": "paris: no such file or folder; did you mean pairs",
-    "build-model smaal {path}": "Invalid value .smaal.*Did you mean .small.",
-    "build-model small {path} --untrained --language_model none/none.gguf": "none/none.gguf: no such file",
     "train --dataset_name a.wav {o}": "a.wav: is not a table of rows",
     "train --dataset_name wavs {o}": "wavs",
     "train --dataset_name numbers.jsonl {o}": "numbers.jsonl: chosen is int64; give the path of a recording",
@@ -114,29 +112,30 @@ USES = {
     "audit --dataset pairs --nuisances nosie {o}": "--nuisances: 'nosie' is none of",
     "audit --dataset pairs --fail_on x.y {o}": "there is no check 'x.y'",
     "audit --dataset pairs --against none.json {o}": "none.json",
-    # calibrate, human
-    "calibrate tiny none {o}": "none: has no scores.jsonl",
-    "calibrate tiny none": "give either --output_dir",
+    "eval --dataset pairs --judge replay --calibrate c {o}": "calibrate is for a model",
+    # human
     "human sample none {o}": "none: has no scores.jsonl",
     "human rate none --rater ann": "none",
     "human score none": "none",
     "human ab none nowhere {o}": "none",
-    # judge, wavreward
-    "judge eval --judge nobody --dataset pairs {o}": "has no judge 'nobody'",
-    "judge list --judges_file none.yaml": "none.yaml",
-    "wavreward eval --dataset none {o}": "give a model or a judge",
-    "wavreward reasoning --predictions none --dataset none --judge gpt-4o-audio": "none",
-    "wavreward grpo --dataset none --num_generation 2": "did you mean --num_generations",
-    "wavreward sft --dataset ./none {o} --use_cpu --bf16 False": "none",
-    # serve, demo, push, convert, export, env
+    # eval and train with judges and recipes
+    "eval --judge nobody --dataset pairs {o}": "has no judge 'nobody'",
+    "eval --judge list --judges_file none.yaml": "none.yaml",
+    "eval --recipe wavrewrad": "the recipes are wavreward, wavreward_reasoning",
+    "eval --recipe wavreward --dataset none {o}": "give a model or a judge",
+    "eval --recipe=wavreward_reasoning --predictions none --dataset none --judge gpt-4o-audio": "none",
+    "train --config recipe.yaml": "the recipes are wavreward_sft, wavreward_grpo",
+    "train --recipe wavreward_grpo --dataset none --num_generation 2": "did you mean --num_generations",
+    "train --recipe wavreward_sft --dataset ./none {o} --use_cpu --bf16 False": "none",
+    # serve, demo, push, convert, env
     "serve --model ./none": "none",
     "serve --api_key_file none.txt": "none.txt",
     "demo --model ./none": "none",
     "push model none ORG/x": "none",
     "push dataset none ORG/x": "none",
-    "convert ./none {path}": "no such file or folder",
-    "export tiny {path}": "--layout requires an argument",
-    "export ./none {path} --layout vllm": "no such file or folder",
+    "build convert ./none {path}": "no such file or folder",
+    "build convert tiny {path} --to vlm": "Invalid value .vlm.",
+    "build convert ./none {path} --to vllm": "no such file or folder",
     "env --model tiny": "--model",
 }
 
@@ -175,6 +174,7 @@ def world(tmp_path_factory, tone_pairs, tiny_checkpoint, make_tone):
     for name, rows in tables.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "wrong.yaml").write_text("datset: pairs\n")
+    (folder / "recipe.yaml").write_text("recipe: none\n")
     (folder / "broken.yaml").write_text("dataset: [pairs\n")
     return folder
 
@@ -193,7 +193,7 @@ def test_a_wrong_use_ends_with_status_two_and_one_line(words, message, world, tm
     assert "Traceback" not in error
     *before, line = error.rstrip("\n").split("\n")
     assert [text for text in before if not _HARMLESS.search(text)] == []
-    assert re.match(r"sdiareward[\w -]*: error: ", line) and re.search(message, line), line
+    assert re.match(r"sdiareward[\w =-]*: error: ", line) and re.search(message, line), line
 
 
 def test_every_command_has_a_wrong_use():

@@ -315,7 +315,7 @@ def test_the_published_evaluation_of_a_model_tells_what_it_heard(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--split", "no"], "^sdiareward-eval: error: .*pairs.*no"),
+        (["--split", "no"], "^sdiareward eval: error: .*pairs.*no"),
         (["--dataset", "no.jsonl"], "no.jsonl"),
         (["--train_split", "test"], "share 8 pair_id"),
         (["--train_split", "trian"], "trian"),

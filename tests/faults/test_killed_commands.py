@@ -104,7 +104,7 @@ def _compare(root, output):
 
 
 def _convert(root, output):
-    return ["convert", root / "official", output, "--max_shard_size", "100KB"]
+    return ["build", "convert", root / "official", output, "--max_shard_size", "100KB"]
 
 
 # A command, and the files of its result.

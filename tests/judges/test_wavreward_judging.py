@@ -116,7 +116,17 @@ def evaluated(tmp_path_factory, data, tiny_judge):
     """Evaluate a random judge of a few thousand parameters; give the arguments and the folder."""
     folder = tmp_path_factory.mktemp("evaluated")
     outside = wavreward_eval_world.write_recordings(folder / "recordings")
-    arguments = ["wavreward", "eval", "--model", tiny_judge, "--dataset", data, "--output_dir", folder / "eval"]
+    arguments = [
+        "eval",
+        "--recipe",
+        "wavreward",
+        "--model",
+        tiny_judge,
+        "--dataset",
+        data,
+        "--output_dir",
+        folder / "eval",
+    ]
     arguments += ["--out_of_domain", outside, "--max_new_tokens", 4, "--num_bootstrap", 50, "--no-reasoning"]
     arguments = [str(argument) for argument in arguments]
     assert main(arguments) == 0
@@ -223,7 +233,7 @@ def run(tmp_path):
         judges = tmp_path / "judges.yaml"
         fields = {"model": "ears", "base_url": server.url, "api_key_env": None, "max_retries": 0, "concurrency": 1}
         judges.write_text(json.dumps({"ears": {"backend": "endpoint", **fields}}))
-        arguments = ["wavreward", command, "--judge", "ears", "--judges_file", judges, *more]
+        arguments = ["eval", "--recipe", command, "--judge", "ears", "--judges_file", judges, *more]
         return main([str(argument) for argument in arguments])
 
     return run
@@ -233,9 +243,9 @@ def run(tmp_path):
 def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, data, run, capsys):
     arguments = ["--dataset", data, "--output_dir", tmp_path / "eval", "--no_baselines", "--num_bootstrap", 20]
     with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
-        assert check_refused(capsys, r"^sdiareward wavreward eval: error: ", run, "eval", server, *arguments)
+        assert check_refused(capsys, r"^sdiareward eval: error: ", run, "wavreward", server, *arguments)
     with ChatServer(FIVE) as server:
-        assert run("eval", server, *arguments) == 0
+        assert run("wavreward", server, *arguments) == 0
     assert len(server.requests) == 12 - 7
     assert (
         server.requests[0]["max_tokens"]
@@ -267,7 +277,7 @@ def examine(tmp_path, data, run):
     (folder / "results.json").write_text("{}")
 
     def examine(server, *more):
-        code = run("reasoning", server, "--predictions", folder, "--dataset", data, *more)
+        code = run("wavreward_reasoning", server, "--predictions", folder, "--dataset", data, *more)
         path = folder / "reasoning_quality.json"
         return code, json.loads(path.read_text()) if path.exists() else None
 

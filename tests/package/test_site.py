@@ -38,7 +38,7 @@ def test_the_site_and_the_index_have_every_page_under_the_same_heading():
     }
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     parts = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL)
-    listed = {heading: re.findall(r"^\| \[.*?\]\((\w+\.md)\)", text, re.MULTILINE) for heading, text in parts}
+    listed = {heading: re.findall(r"^- \[.*?\]\((\w+\.md)\)", text, re.MULTILINE) for heading, text in parts}
     assert site["Start"][0] == "index.md"
     assert site | {"Start": site["Start"][1:]} == listed
     assert sorted(page for pages in site.values() for page in pages) == sorted(path.name for path in DOCS.glob("*.md"))

@@ -93,6 +93,14 @@ def test_recordings_in_a_table_stay_in_it(folder):
     assert load_pairs(plain, "train").cache_files
 
 
+def test_a_row_prints_its_recordings_short_and_has_their_samples(folder):
+    row = load_pairs(write_rows(folder / "t.jsonl", [FORMS["paths after a prompt"]]), criterion="modality")[0]
+    assert row["criterion"] == "modality"
+    recording = row["chosen"][1]["content"][0]["audio"]
+    assert re.fullmatch(r"[\d.]+ s, 16 kHz, WAV", repr(recording))
+    assert isinstance(recording, dict) and recording.array.ndim == 1
+
+
 def test_a_relative_path_begins_at_the_table_then_at_the_root(folder, tmp_path, monkeypatch):
     root = tmp_path / "root"
     for path in (root / "r.wav", root / "a.wav", tmp_path / "here" / "h.wav"):
