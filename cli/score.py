@@ -44,7 +44,7 @@ def score(
     seed: int = 0,
     strict: bool = False,
     engine: Literal["local", "ray"] | None = None,
-    num_actors: Annotated[PositiveInt | None, YAML_ONLY] = None,
+    num_actors: PositiveInt | None = None,
     gpus_per_actor: Annotated[float | None, YAML_ONLY] = None,
     model: ModelArguments = MODEL,
 ) -> int:
