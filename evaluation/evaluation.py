@@ -111,6 +111,7 @@ def evaluate(
 
 def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]:
     """Evaluate the model of the arguments, or a judge; return the results, and the text for the terminal."""
+    evaluated = args.make_spec() if judge is None else judge
     folder, nan = Path(args.output_dir), str(args.nan)
     others = [read_evaluation(path, finite=False) for path in args.compare]
     training = read_training_runs(args.training)
@@ -125,7 +126,6 @@ def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]
         places["baseline_data"] = args.baseline_data
         splits = (args.split, args.train_split)
         train, omitted = load_baseline_pairs(labels, args.dataset, *splits, name=args.dataset_name, **places)
-    evaluated = args.make_spec() if judge is None else judge
     run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(labels)}
 
     def load_scorer() -> PairScorer:
