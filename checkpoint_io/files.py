@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# The numbers of a cross-validation of this head.
+FOLDS = "folds.json"
 # Of the small model only. Its base is assembled from packages.
 SMALL_PROJECTION = "projection.safetensors"
 # The code of a checkpoint where this package is not installed.

@@ -66,6 +66,10 @@ class PairsError(UserError, ValueError):
     """Raised for data that are not pairs, or lack what was asked for."""
 
 
+class SplitNotFoundError(PairsError):
+    """Raised where data have other splits than the one that was asked for."""
+
+
 class PairsNotFoundError(PairsError, FileNotFoundError):
     """Raised where there are no data."""
 

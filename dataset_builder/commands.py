@@ -22,9 +22,9 @@ from .pairing import BenchSettings
 
 BUILD = make_app(
     "build",
-    "Build data sets of preference pairs from recordings; fetch, filter, release, describe them.\n\n"
-    "Without the name of a COMMAND, `build` runs. Every command ends with a summary of pairs, hours and skipped\n"
-    "items by reason; --strict exits with 1 if an item was skipped. docs/build_data.md is the guide.",
+    "Build a data set of preference pairs from recordings; its commands fetch, filter, release and describe data.\n\n"
+    "Every command ends with a summary of pairs, hours and skipped items by reason; --strict exits with 1 if an\n"
+    "item was skipped. docs/build_data.md is the guide.",
     help_epilogue=MANIFEST_HELP,
 )
 CHATREWARD = make_app("chatreward", "Build ChatReward, the scored dialogues that WavReward is trained on.")
@@ -56,7 +56,6 @@ RUN, BENCH = RunArguments(), BenchSettings()
 
 
 @BUILD.default
-@BUILD.command
 def build(
     *,
     config: Path,
@@ -156,14 +155,19 @@ def _write_by_model(kind: str, values: Any, label: str, is_dry: bool) -> list[Sk
 
 @BUILD.command
 def filter(
-    *, config: Path | None = None, folder: str | None = None, output_dir: str | None = None, run: RunArguments = RUN
+    folder: str | None = None,
+    /,
+    *,
+    config: Path | None = None,
+    output_dir: str | None = None,
+    run: RunArguments = RUN,
 ) -> int:
     """Apply the rules, a judge's scores and its labels to a data set.
 
     Args:
+        folder: Data set folder, as build writes it; by default the config's.
         config: YAML file: judge (fields of ChatSettings), filter (fields of FilterSettings), annotate, prompt_file,
             cache_dir; without a judge only the rules apply.
-        folder: Data set folder, as `build` writes it.
         output_dir: Folder to write.
     """
     from .pairing.filtering import FilterConfig, filter_folder
@@ -284,7 +288,6 @@ def stats(
 
 
 @CHATREWARD.default
-@CHATREWARD.command(name="build")
 def build_chatreward(
     *, config: Path, output_dir: str | None = None, num_workers: int | None = None, strict: bool = False
 ) -> int:

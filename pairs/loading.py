@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import Clip
 from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, make_dialogue
-from sdiareward.common.errors import PairsError, PairsNotFoundError
+from sdiareward.common.errors import PairsError, PairsNotFoundError, SplitNotFoundError
 from sdiareward.common.files import hash_json, require_shallow
 from sdiareward.common.hub import require_local, split_commit
 
@@ -142,6 +142,7 @@ def load_pairs(
             pairs = pairs.add_column("criterion", [criterion] * len(pairs))
     except (FileNotFoundError, ValueError) as error:
         kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
+        kind = type(error) if isinstance(error, PairsError) else kind
         message = " ".join(str(error).split())
         raise kind(message if message.startswith(str(path)) else f"{path}: {message}") from error
     return pairs.with_transform(_wrap_recordings)
@@ -343,5 +344,7 @@ def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> st
     if split is None and len(names) == 1:
         return names[0]
     if split not in names:
-        raise ValueError(f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them.")
+        raise SplitNotFoundError(
+            f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them."
+        )
     return split
