@@ -25,6 +25,8 @@ from sdiareward.common.files import require_shallow
 from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues, read_dialogue_folder
 from .loading import (
+    COMPLETION,
+    DIALOGUE_COLUMNS,
     PROMPT,
     find_tables,
     join_prompt,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _logger = logging.getLogger(__name__)
-DIALOGUE_COLUMNS = ("messages", "turns", "dialogue")
 # Enough dialogues to sort by length and to keep an accelerator busy, few enough to hold their encoded audio.
 _MAX_BLOCK_ROWS = 512
 _MAX_BLOCK_BYTES = 128 * 2**20
@@ -217,7 +218,7 @@ class Block:
 def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
     import datasets
 
-    shared = {PROMPT} & set(rows.features) if tuple(sides) == SIDES else set()
+    shared = {PROMPT} & set(rows.features) if tuple(sides) in (SIDES, (COMPLETION,)) else set()
     table = rows.read(numbers, [*sides, *shared, *({"criterion"} & set(rows.features))])
     features = datasets.Features({name: rows.features[name] for name in (*sides, *shared)})
     return Block(numbers, table, features, _have_recordings(rows, tuple(features)))
