@@ -60,14 +60,18 @@ class Rows:
 
 
 def open_rows(
-    path: str | Path, split: str | None = None, name: str | None = None, settings: CallSettings = CALLS
+    path: str | Path,
+    split: str | None = None,
+    name: str | None = None,
+    settings: CallSettings = CALLS,
+    user_turns: str | Path | None = None,
 ) -> Rows:
     """Open one split of a data set without reading its rows; `split` may be omitted if there is only one.
 
-    A malformed dialogue of a folder is logged, and has no turns.
+    A malformed dialogue of a folder is logged, and has no turns. With `user_turns` the folder has the answers alone.
     """
-    if holds_dialogues(path, settings):
-        found = read_dialogue_folder(path, settings=settings)
+    if user_turns is not None or holds_dialogues(path, settings):
+        found = read_dialogue_folder(path, user_turns=user_turns, settings=settings)
         skipped = [f"{dialogue}: {reason}" for dialogue, reason in found.skipped.items()]
         for line in (*count_notices(found.calls), *skipped):
             _logger.warning("%s: %s", path, line)

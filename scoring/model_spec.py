@@ -125,7 +125,8 @@ class DatasetArguments(DatasetRevision):
     """The pairs or dialogues.
 
     Args:
-        dataset: Parquet, JSON or JSON lines file, folder, or Hub id of pairs or dialogues; or a folder of dialogues.
+        dataset: Table (.csv, .tsv, .json, .jsonl, .parquet), folder or Hub id of pairs or dialogues; or a folder of
+            dialogues.
         dataset_config: Configuration of the data set.
         split: Split of the data set; a single file has none.
         audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
