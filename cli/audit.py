@@ -61,6 +61,8 @@ def audit(args: AuditArguments | None = None) -> int:
     """Perturb and attack pairs, and measure how much the rewards of a model move.
 
     The same command resumes a killed run; docs/audit.md explains every check.
+
+    Keys of --config without a flag: baseline_data, baseline_revision, train_split.
     """
     from sdiareward.auditing.report import render_audit_page, write_audit
     from sdiareward.auditing.verdicts import find_unknown_patterns, list_checks, read_audit, require_same_pairs
