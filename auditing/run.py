@@ -18,7 +18,7 @@ from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_base
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.evaluation.summary import find_overlap
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, sample_rows
+from sdiareward.pairs.labels import describe_pairs, explain_criterion, sample_rows
 from sdiareward.pairs.loading import choose_split, load_pairs
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
@@ -33,10 +33,10 @@ from .report import write_audit
 if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
-# Flags, result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
+# Result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
 # perturbation, "hearing" for the modality ablation, "paid" for a successful attack.
-Part = Literal["nuisances", "attacks", "hearing", "baselines"]
-PARTS: tuple[Part, ...] = ("nuisances", "attacks", "hearing", "baselines")
+Part = Literal["perturbations", "attacks", "hearing", "baselines"]
+PARTS: tuple[Part, ...] = ("perturbations", "attacks", "hearing", "baselines")
 # Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 
@@ -53,8 +53,8 @@ class Auditor:
     output_dir: Path
     split: str | None = None  # `test`; a file has none.
     train_split: str = "train"
-    num_pairs: int = 60
-    nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
+    max_samples: int = 60
+    perturbations: tuple[str, ...] = tuple(PERTURBATIONS)
     attacks: tuple[str, ...] = tuple(ATTACKS)
     parts: tuple[str, ...] = PARTS
     sounds_dir: str | None = None
@@ -78,14 +78,15 @@ class Auditor:
             "pairs": fingerprint_pairs(self.labels, self.pairs),
             "seed": self.seed,
         }
-        self.sample = self._draw(self.num_pairs)
-        # The training pairs and their labels, and why there are none.
-        self.training_pairs, self.notice = None, None
+        self.sample = self._draw(self.max_samples)
+        # The training pairs and their labels, if there are any.
+        self.training_pairs, notices = None, [explain_criterion(self.pairs)]
         if "baselines" in self.parts:
             places["baseline_data"] = self.baseline_data
-            self.training_pairs, self.notice = load_baseline_pairs(
-                self.labels, self.data, self.split, self.train_split, **places
-            )
+            found = load_baseline_pairs(self.labels, self.data, self.split, self.train_split, **places)
+            self.training_pairs = found[0]
+            notices.append(found[1])
+        self.notices = [notice for notice in notices if notice]
 
     def _draw(self, num_pairs: int) -> list[dict[str, Any]]:
         return [self.labels[row] for row in sample_rows(self.labels, num_pairs, self.seed)]
@@ -114,8 +115,9 @@ class Auditor:
 
     def make_conditions(self) -> list[conditions.Condition]:
         found: list[conditions.Condition] = []
-        if "nuisances" in self.parts:
-            found += conditions.make_perturbation_conditions(conditions.list_severities(self.nuisances), self.seed)
+        if "perturbations" in self.parts:
+            severities = conditions.list_severities(self.perturbations)
+            found += conditions.make_perturbation_conditions(severities, self.seed)
         if "attacks" in self.parts:
             heard = (lambda: self.distractors, lambda: self.scorer.processor.max_turn_s)
             found += conditions.make_attack_conditions(self.attacks, *heard, self.seed, self.sounds_dir)
@@ -142,6 +144,8 @@ class Auditor:
             for pair_id, line in lines.items()
             if conditions.ERROR in line
         ]
+        is_perturbed = "perturbations" in self.parts
+        changed = verdicts.measure_perturbations(pairs, self.perturbations) if is_perturbed else None
         audit: dict[str, Any] = {
             "model": self.model.name,
             "trained_with": verdicts.read_trained_with(self.model.checkpoint),
@@ -154,7 +158,7 @@ class Auditor:
             "failures": [line for line in failed if line["condition"] != conditions.NATURAL],
             "natural": verdicts.describe_natural(pairs),
             "overlap": find_overlap(self.model.checkpoint, *usable, natural, {**options, "nan": "wrong"}),
-            "nuisances": verdicts.measure_perturbations(pairs, self.nuisances) if "nuisances" in self.parts else None,
+            "nuisances": changed,
             "attacks": verdicts.measure_attacks(pairs, self.attacks) if "attacks" in self.parts else None,
             "hearing": verdicts.measure_modalities(pairs, heard, scores),
             "baselines": {kind: of for kind, (_, of) in baselines.items()} if self.training_pairs else None,
@@ -202,8 +206,8 @@ def audit(
             None for all.
         perturbations (`list[str]`, *optional*): Names of perturbations, by default all; see `docs/audit.md`.
         attacks (`list[str]`, *optional*): Names of attacks, by default all.
-        parts (`list[str]`, *optional*): Parts of the audit, by default all of `"nuisances"` (the perturbations),
-            `"attacks"`, `"hearing"` and `"baselines"`.
+        parts (`list[str]`, *optional*): Parts of the audit, all by default: `"perturbations"`, `"attacks"`,
+            `"hearing"` and `"baselines"`.
         audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
         baseline_data (`str` or `Path`, *optional*): Pairs that the baselines are fitted on, by default `dataset`.
         train_split (`str`, *optional*, defaults to `"train"`): Split of these.
@@ -223,12 +227,12 @@ def audit(
         ValueError: A perturbation, an attack or a part is unknown.
 
     Examples:
-        >>> results = audit("nano", "pairs.csv", perturbations=["noise"], parts=["nuisances"])  # doctest: +SKIP
+        >>> results = audit("nano", "pairs.csv", perturbations=["noise"], parts=["perturbations"])  # doctest: +SKIP
         >>> [check["name"] for check in results["verdicts"] if check["status"] == "fail"]  # doctest: +SKIP
     """
     check_extra("eval")
     named: tuple[tuple[str, Any, Any], ...] = (
-        ("nuisances", perturbations, PERTURBATIONS),
+        ("perturbations", perturbations, PERTURBATIONS),
         ("attacks", attacks, ATTACKS),
         ("parts", parts, PARTS),
     )
@@ -245,7 +249,7 @@ def audit(
             Path(place),
             split=split,
             train_split=train_split,
-            num_pairs=max_samples or 0,
+            max_samples=max_samples or 0,
             criterion=criterion,
             seed=seed,
             num_bootstrap=num_bootstrap,

@@ -106,11 +106,12 @@ def score(pairs: datasets.Dataset, name: str, args: Arguments) -> dict[str, Scor
     found: dict[str, Scores] = {}
     for model in args.models:
         folder = args.output_dir / f"{name}_{Path(model).name}"
-        baselines = ["--no_baselines"] if found else ["--baseline_data", args.known]
-        options = ["--dataset", path, "--output_dir", folder, *baselines]
+        config = args.output_dir / f"{name}.yaml"
+        config.write_text(f"{'baselines: false' if found else f'baseline_data: {args.known}'}\n", encoding="utf-8")
+        options = ["--dataset", path, "--output_dir", folder, "--config", config]
         _run("eval", "--model", model, "--dtype", "fast", *options)
         found[Path(model).name] = {record["pair_id"]: record for record in read_evaluation(folder).scores}
-        if "--no_baselines" not in baselines:
+        if len(found) == 1:
             kept = {kind: json.loads((folder / f"{kind}.json").read_text(encoding="utf-8")) for kind in KINDS}
     return found | {kind: each["scores"] for kind, each in kept.items()}
 
@@ -158,7 +159,7 @@ def measure(pairs: datasets.Dataset, scores: Mapping[str, Scores]) -> list[dict[
 
 def audit(model: str, args: Arguments) -> dict[str, Any]:
     folder = args.output_dir / f"audit_{Path(model).name}"
-    options = ["--dataset", args.known, "--num_pairs", args.num_audited, "--output_dir", folder]
+    options = ["--dataset", args.known, "--max_samples", args.num_audited, "--output_dir", folder]
     _run("audit", "--model", model, "--dtype", "fast", *options)
     return select_audit(json.loads((folder / "audit.json").read_text(encoding="utf-8")))
 

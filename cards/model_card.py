@@ -266,12 +266,12 @@ def name_evaluated(results: Mapping[str, Any]) -> str:
     """Return the name of the evaluated data: on the Hub, or that of a file or folder without where it is."""
     config, model, skipped = results["config"], results["accuracies"]["model"], results.get("num_skipped") or {}
     found = {name: model["num_pairs"].get(name, 0) + skipped.get(name, 0) for name in _BENCHMARK_PAIRS}
-    is_named = any(_BENCHMARK_NAME.search(config.get(name) or "") for name in ("dataset", "dataset_name"))
+    is_named = any(_BENCHMARK_NAME.search(config.get(name) or "") for name in ("dataset", "dataset_config"))
     if is_named and found == _BENCHMARK_PAIRS:
         return "ESDR-Bench"
     parts = PurePath(config["dataset"]).parts
     name = find_hub_id(results) or "/".join(parts[-2:] if parts[-1] == _BUILT else parts[-1:])
-    return f"{name}, {config['dataset_name']}" if config.get("dataset_name") else name
+    return f"{name}, {config['dataset_config']}" if config.get("dataset_config") else name
 
 
 def find_split(results: Mapping[str, Any]) -> str | None:
@@ -307,7 +307,7 @@ def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
             # Not the name alone, which may be that of somebody's data on the Hub.
             dataset_type=find_hub_id(results) or f"{name}, not read from the Hub",
             dataset_name=name,
-            dataset_config=results["config"].get("dataset_name"),
+            dataset_config=results["config"].get("dataset_config"),
             dataset_revision=split_commit(results["config"]["dataset"])[1],
             dataset_split=find_split(results),
             metric_type="esdr_accuracy",

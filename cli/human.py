@@ -61,7 +61,7 @@ def sample(
     dataset = data.dataset or config.get("dataset")
     if not dataset:
         raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
-    name, root = data.dataset_config or config.get("dataset_name"), data.audio_root or config.get("audio_root")
+    name, root = data.dataset_config or config.get("dataset_config"), data.audio_root or config.get("audio_root")
     pairs = load_pairs(dataset, data.split or evaluation.run.get("split"), name=name, audio_root=root)
     sizes = {"high": high, "low": low, "random": random, "wrong": wrong}
     key = sample_study(evaluation, pairs, output_dir, seed=seed, sizes=sizes, allow_tie=tie, texts=written)

@@ -83,7 +83,7 @@ def model(
     gated: Gated | None = None,
     results: Path | None = None,
     base_model: str | None = None,
-    dataset: list[str] | None = None,
+    datasets: list[str] | None = None,
     head_only: bool = False,
     push: PushArguments = PUSH,
 ) -> None:
@@ -95,14 +95,14 @@ def model(
         gated: Let readers request access, granted in this way.
         results: results.json of its evaluation; the checkpoint's by default.
         base_model: Its base on the Hub; from about.md by default.
-        dataset: Training data on the Hub; from about.md by default.
+        datasets: Training data on the Hub; from about.md by default.
         head_only: Publish the head alone; the base must be unchanged.
     """
     from sdiareward.cards.push import plan_model
 
     # The card's examples load the version that is being published.
     chosen: dict[str, Any] = {"revision": push.tag or (push.revision if push.revision != "main" else None)}
-    chosen |= {"results": results, "base_model": base_model, "datasets": dataset or [], "head_only": head_only}
+    chosen |= {"results": results, "base_model": base_model, "datasets": datasets or [], "head_only": head_only}
     _push(push, repo, lambda: plan_model(source, repo_id=repo, **chosen), gated)
 
 

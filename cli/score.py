@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts.types import PositiveInt
 
 from sdiareward.calls.reading import CallSettings, find_calls
 from sdiareward.calls.recordings import CALL_SUFFIXES, CallFiles, Form, UserChannel, has_one_clock, pair_files
 from sdiareward.calls.turns import CallRules
+from sdiareward.common.commands import YAML_ONLY
 from sdiareward.scoring.model_spec import DATASET, MODEL, DatasetArguments, ModelArguments
 
 from .calls import describe_call, score_call
@@ -32,19 +33,19 @@ def score(
     form: Form | None = None,
     user_channel: UserChannel | None = None,
     segments: Path | None = None,
-    user: str | None = None,
-    assistant: str | None = None,
-    window: int = 6,
+    user: Annotated[str | None, YAML_ONLY] = None,
+    assistant: Annotated[str | None, YAML_ONLY] = None,
+    window: Annotated[int, YAML_ONLY] = 6,
     turns_dir: Path | None = None,
     json: bool = False,
     data: DatasetArguments = DATASET,
     output_dir: Path | None = None,
-    limit: PositiveInt | None = None,
+    max_samples: PositiveInt | None = None,
     seed: int = 0,
     strict: bool = False,
     engine: Literal["local", "ray"] | None = None,
-    num_actors: PositiveInt | None = None,
-    gpus_per_actor: float | None = None,
+    num_actors: Annotated[PositiveInt | None, YAML_ONLY] = None,
+    gpus_per_actor: Annotated[float | None, YAML_ONLY] = None,
     model: ModelArguments = MODEL,
 ) -> int:
     """Score one dialogue, two and their margin, or a data set.
@@ -66,7 +67,7 @@ def score(
         turns_dir: Folder for the turns of a call, as dialogues.
         json: Print one JSON object instead of lines.
         output_dir: Folder for scores.parquet, skipped.jsonl and summary.json; the same command resumes a killed run.
-        limit: Number of rows to score, drawn evenly from subsets, recordings and synthesizers; all by default.
+        max_samples: Number of rows to score, drawn evenly from subsets, recordings and synthesizers; all by default.
         seed: Seed of that draw.
         strict: Exit with 1 if a row was skipped.
         engine: What runs it; local by default.
@@ -94,7 +95,7 @@ def score(
     of_ray: dict[str, Any] = {"num_actors": num_actors, "gpus_per_actor": gpus_per_actor}
     of_data = {
         "output_dir": output_dir if call is None else None,
-        "limit": limit,
+        "max_samples": max_samples,
         "seed": seed,
         "strict": strict,
         "engine": engine,
@@ -120,7 +121,7 @@ def score(
         str(data.dataset),
         data.split,
         data.dataset_config,
-        limit=limit,
+        limit=max_samples,
         seed=seed,
         criterion=criterion,
         audio_root=data.audio_root,

@@ -1,13 +1,13 @@
 """The options of an evaluation and of an audit."""
 
-from __future__ import annotations
-
+# Without postponed annotations, which subclasses in other modules could not read.
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
+from sdiareward.common.commands import YAML_ONLY
 from sdiareward.common.hub import DatasetRevision, make_revision_field
 from sdiareward.common.package import NANO
 from sdiareward.scoring.model_spec import ModelArguments
@@ -19,18 +19,20 @@ _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 
 @dataclass(kw_only=True)
 class PairsArguments(DatasetRevision):
-    """The pairs, and those that the baselines are fitted on.
+    """The pairs to measure on, and the pairs to fit the baselines on.
 
     Args:
+        criterion: Criterion to score under, such as modality; by default by the column criterion, else joint.
         audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
         baseline_data: Data set whose train_split the baselines are fitted on; the one that is measured by default.
         train_split: Split that the baselines are fitted on; without it they are omitted.
     """
 
+    criterion: str | None = None
     audio_root: str | None = None
-    baseline_data: str | None = None
-    baseline_revision: str | None = make_revision_field("baseline_data")
-    train_split: str = "train"
+    baseline_data: Annotated[str | None, YAML_ONLY] = None
+    baseline_revision: Annotated[str | None, YAML_ONLY] = make_revision_field("baseline_data")
+    train_split: Annotated[str, YAML_ONLY] = "train"
 
 
 @Parameter(name="*")
@@ -46,13 +48,12 @@ class EvalArguments(ModelArguments, PairsArguments):
         judges_file: YAML of judges in place of configs/judges.yaml.
         judge_options: KEY=VALUE in place of the judge's settings in the file.
         retry_failed: Ask the judge again about pairs without a verdict.
-        dataset_name: Configuration of the data set.
+        dataset_config: Configuration of the data set.
         split: Split to evaluate; test by default; a single file has no splits.
-        criterion: Criterion of all pairs, in place of the column criterion.
         baselines: Also measure the acoustic and the text baseline.
-        limit: Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
+        max_samples: Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
         num_bootstrap: Bootstrap draws of the intervals.
-        seed: Seed of those draws and of limit.
+        seed: Seed of the bootstrap and of the draw of max_samples.
         nan: How a missing reward counts: error (default of models) or wrong (of judges).
         strict: Exit with 1 if a pair was skipped.
         report: Also write the page report/index.html.
@@ -69,19 +70,18 @@ class EvalArguments(ModelArguments, PairsArguments):
     judge: str | None = None
     judges_file: str | None = None
     judge_options: list[str] = field(default_factory=list)
-    retry_failed: bool = False
-    dataset_name: Annotated[str | None, Parameter(name="--dataset_config")] = None
+    retry_failed: Annotated[bool, YAML_ONLY] = False
+    dataset_config: str | None = None
     split: str | None = None
-    criterion: str | None = None
     baselines: bool = True
-    limit: PositiveInt | None = None
-    num_bootstrap: int = 1000
+    max_samples: PositiveInt | None = None
+    num_bootstrap: Annotated[int, YAML_ONLY] = 1000
     seed: int = 0
-    nan: Literal["error", "wrong"] | None = None
+    nan: Annotated[Literal["error", "wrong"] | None, YAML_ONLY] = None
     strict: bool = False
     report: bool = False
     compare: list[str] = field(default_factory=list)
-    training: list[str] = field(default_factory=list)
+    training: Annotated[list[str], YAML_ONLY] = field(default_factory=list)
     embed_audio: Literal["open", "all", "none"] = "all"
     calibrate: str | None = None
 

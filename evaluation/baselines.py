@@ -60,7 +60,7 @@ def load_baseline_pairs(
     criterion: str | None = None,
 ) -> tuple[LabelledPairs | None, str | None]:
     """Load the pairs to fit the baselines on, or None with the reason; raise if they share recordings."""
-    remedy = "--baseline_data names pairs to fit them on"
+    remedy = "the key baseline_data of --config names pairs to fit them on"
     if baseline_data is None and Path(dataset).is_file():
         return None, f"without baselines: {dataset} is one split; {remedy}"
     try:
@@ -70,7 +70,7 @@ def load_baseline_pairs(
     except PairsError as error:
         if baseline_data is None and train_split == _TRAIN_SPLIT:
             return None, f"without baselines: {str(error).rstrip('.')}; {remedy}"
-        remedy = "name another split with --train_split, or turn the baselines off with --no_baselines"
+        remedy = "name another split with the key train_split of --config, or omit the baselines with --no_baselines"
         raise UserError(f"there are no pairs to fit the baselines on ({error}); {remedy}.") from error
     train_labels = describe_pairs(pairs)
     absent = {label["criterion"] for label in labels} - {label["criterion"] for label in train_labels}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.machine import describe_run
 from sdiareward.common.tables import Results
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, sample_rows
+from sdiareward.pairs.labels import describe_pairs, explain_criterion, sample_rows
 from sdiareward.pairs.loading import load_pairs
 
 from .arguments import EvalArguments
@@ -28,6 +29,9 @@ from .summary import Record, Scores, find_heard, find_overlap, sum_cut, sum_timi
 
 if TYPE_CHECKING:
     from sdiareward.scoring.outcomes import PairScorer
+
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -92,12 +96,12 @@ def evaluate(
             dataset=str(dataset),
             output_dir=str(place),
             model=str(model),
-            dataset_name=dataset_config,
+            dataset_config=dataset_config,
             split=split,
             criterion=criterion,
             baselines=baselines,
             train_split=train_split,
-            limit=max_samples,
+            max_samples=max_samples,
             dtype=dtype,
             device=device,
             batch_tokens=batch_tokens,
@@ -114,22 +118,24 @@ def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]
     folder, nan = Path(args.output_dir), str(args.nan)
     others = [read_evaluation(path, finite=False) for path in args.compare]
     training = read_training_runs(args.training)
-    places: Record = {"audio_root": args.audio_root, "criterion": args.criterion}
-    pairs = load_pairs(args.dataset, args.split, name=args.dataset_name, **places)
+    source: Record = {"name": args.dataset_config, "audio_root": args.audio_root, "criterion": args.criterion}
+    pairs = load_pairs(args.dataset, args.split, **source)
+    if judge is None and (notice := explain_criterion(pairs)):
+        logger.warning("sdiareward: notice: %s", notice)
     labels = describe_pairs(pairs)
-    if args.limit is not None and labels:
-        rows = sorted(sample_rows(labels, args.limit, args.seed))
+    if args.max_samples is not None and labels:
+        rows = sorted(sample_rows(labels, args.max_samples, args.seed))
         pairs, labels = pairs.select(rows), [labels[row] for row in rows]
     train, omitted = None, None
     if args.baselines:
-        places["baseline_data"] = args.baseline_data
         splits = (args.split, args.train_split)
-        train, omitted = load_baseline_pairs(labels, args.dataset, *splits, name=args.dataset_name, **places)
+        source["baseline_data"] = args.baseline_data
+        train, omitted = load_baseline_pairs(labels, args.dataset, *splits, **source)
     evaluated = args.make_spec() if judge is None else judge
     run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(labels)}
 
     def load_scorer() -> PairScorer:
-        return ModelPairScorer(evaluated.load()) if judge is None else judge.load(folder)
+        return ModelPairScorer(evaluated.load(args.criterion)) if judge is None else judge.load(folder)
 
     scores, skipped = score_pairs(load_scorer, pairs, labels, folder, run, retry_failed=args.retry_failed)
     rows = [row for row, label in enumerate(labels) if label["pair_id"] in scores]

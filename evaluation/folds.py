@@ -113,12 +113,14 @@ def render_folds(record: Mapping[str, Any]) -> str:
     """Return the result in words and tables, as Markdown."""
     pairs, groups, num_folds = (record[name] for name in ("num_pairs", "num_groups", "num_folds"))
     share = format_percent(1 - 1 / num_folds, 0)
-    text = [
-        f"Cross-validation over {pairs} pairs in {groups} groups with {num_folds} folds. Pairs that share a "
-        "`group_id`, a prompt or a recording are in one group.\nEach pair is scored by a head trained on the other folds "
-        "only, from the same start and in the same way as the saved head.\nThe saved head was trained on all pairs. The numbers "
-        f"describe the {num_folds} heads, each trained on about {share}% of the pairs, not the saved head."
+    sentences = [
+        f"Cross-validation over {pairs} pairs in {groups} groups with {num_folds} folds.",
+        "Pairs that share a `group_id`, a prompt or a recording are in one group.",
+        "Each pair is scored by a head trained on the other folds only, like the saved head and from the same start.",
+        f"The saved head was trained on all pairs. The numbers describe the {num_folds} heads, each trained on about",
+        f"{share}% of the pairs, not the saved head.",
     ]
+    text = ["\n".join(sentences)]
     for title, found in {"": record["all"], **record["by_criterion"]}.items():
         text.append("\n".join(_render_table(found, title)))
     return "\n\n".join([*text, "\n".join(f"- {note}" for note in _list_notes(record))]).strip()

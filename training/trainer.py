@@ -19,6 +19,7 @@ from typing import Any
 import datasets
 import torch
 from accelerate.utils import DistributedType
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
 from trl import RewardConfig, RewardTrainer
 
@@ -263,16 +264,17 @@ class RewardProgressCallback(ProgressCallback):
     _SHOWN = {"mean_reward": "reward", "margin": "margin", "accuracy": "accuracy", "tokens_per_second": "tokens/s"}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        if self.training_bar is not None:
-            self.training_bar.set_description("steps")
+        self.current_step = 0
+        if state.is_world_process_zero:
+            self.training_bar = tqdm(total=state.max_steps, desc="steps", dynamic_ncols=True)
 
     def on_prediction_step(
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
     ) -> None:
+        if state.is_world_process_zero and self.prediction_bar is None:
+            places = {"leave": self.training_bar is None, "dynamic_ncols": True}
+            self.prediction_bar = tqdm(total=len(eval_dataloader), desc="validation", **places)
         super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
-        if self.prediction_bar is not None:
-            self.prediction_bar.set_description("validation", refresh=False)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.training_bar is not None and logs:
