@@ -66,8 +66,8 @@ def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: S
     setup = set_up(args, training, model_args, base_model, splits)
     trainer = SDiaRewardTrainer(
         setup.model,
-        setup.processor,
         training,
+        processing_class=setup.processor,
         batch_tokens=args.batch_tokens,
         data_collator=setup.collator,
         train_dataset=setup.splits["train"],

@@ -43,7 +43,7 @@ def compare(
     From two folders of dialogues to a verdict; docs/compare.md has the forms of folders and tables.
 
     Args:
-        systems: Folder of dialogues, JSON lines or Parquet file of each system, or NAME=PATH; or one table of all.
+        systems: Folder or table of dialogues of each system, or NAME=PATH; or one table of all.
         criterion: modality (how dialogues sound), colloquialness (how they are worded), joint (both), or all three.
         output_dir: Folder for compare.json, compare.parquet and the page; compare-A-B by default.
         pattern: How recordings are named, such as {dialogue}_{turn}_{role}.wav; NAME_0_user.wav by default.

@@ -41,7 +41,7 @@ class EvalArguments(ModelArguments, PairsArguments):
     """What to evaluate on what.
 
     Args:
-        dataset: Folder or Hub name of pairs, or a .json, .jsonl or .parquet file.
+        dataset: Folder or Hub id of pairs, or a table: .csv, .tsv, .json, .jsonl or .parquet.
         output_dir: Folder for scores and results; a killed run resumes there.
         model: Folder or Hub name of the checkpoint; the nano checkpoint of the package by default.
         judge: Name of a judge, in place of a model.
