@@ -29,7 +29,7 @@ class AuditArguments(ModelArguments, PairsArguments):
     """What to audit on what.
 
     Args:
-        dataset: Folder or Hub id of pairs, or a table: .csv, .tsv, .json, .jsonl or .parquet.
+        dataset: Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs.
         output_dir: Folder for audit.html, audit.md, audit.json and every reward.
         render: Write the page from this audit.json, beside it or in --output_dir; needs no model and no data.
         split: Split to audit on; test by default; a single file has no splits.

@@ -41,7 +41,7 @@ class EvalArguments(ModelArguments, PairsArguments):
     """What to evaluate on what.
 
     Args:
-        dataset: Folder or Hub id of pairs, or a table: .csv, .tsv, .json, .jsonl or .parquet.
+        dataset: Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs.
         output_dir: Folder for scores and results; a killed run resumes there.
         model: Checkpoint folder or Hub id; the nano checkpoint of the package by default.
         judge: Name of a judge, in place of a model.
