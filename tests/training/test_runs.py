@@ -256,7 +256,13 @@ def test_a_file_is_trained_on_without_further_options_and_published(train, own_p
     next_run = f"sdiareward eval --model {out} --dataset OTHER_PAIRS --output_dir {out}-eval --report"
     assert following == f"Next: {next_run}"
     # What it heard is recorded for later evaluations, and is on its card.
-    record = {"num_pairs": 6, "synthesizers": ["bell", "chime"], "sources": None, "licenses": ["CC0-1.0"]}
+    record = {
+        "num_pairs": 6,
+        "criteria": ["colloquialness", "modality"],
+        "synthesizers": ["bell", "chime"],
+        "sources": None,
+        "licenses": ["CC0-1.0"],
+    }
     assert read_run(out)["trained_on"] == record
     # An evaluation recognises the pairs, not those that were held out. A checkpoint has the run's record.
     pairs = load_pairs(own_pairs, None)
