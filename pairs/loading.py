@@ -159,6 +159,19 @@ def load_pairs(
     return pairs.with_transform(_wrap_recordings)
 
 
+def make_pairs(rows: datasets.Dataset | Sequence[Mapping[str, Any]], name: str = "") -> datasets.Dataset:
+    """Return rows in the form of `load_pairs`; relative paths begin at the working directory."""
+    import datasets
+
+    pairs = rows if isinstance(rows, datasets.Dataset) else datasets.Dataset.from_list(list(map(dict, rows)))
+    if missing := [side for side in SIDES if side not in pairs.column_names]:
+        raise PairsError(f"the data set {name}has columns {pairs.column_names}; pairs also need {missing}.")
+    encoded = leave_audio_encoded(pairs.features)
+    pairs = pairs if encoded == pairs.features else pairs.cast(encoded)
+    # The prompt of rows in this form is part of their sides already.
+    return pairs if WRITTEN_ID in pairs.column_names else _unify_sides(pairs, [Path.cwd()])
+
+
 def _iter_paths(pairs: datasets.Dataset) -> Iterator[str]:
     return filter(None, chain.from_iterable(iter_recordings(pairs.data.column(side), side) for side in SIDES))
 
