@@ -135,7 +135,7 @@ def cache_pairs(
         groups += [(split, row) for row in numbers for _ in SIDES]
         is_own += [row % state.num_processes == state.process_index for row in range(len(numbers)) for _ in SIDES]
     every: Any = ConcatDataset(dialogues)  # type: ignore[arg-type]
-    keys = cache.keys(every, prompts, progress=True)
+    keys: Any = cache.keys(every, prompts, progress=True)
     own = [key if is_mine else None for key, is_mine in zip(keys, is_own, strict=True)]
     if cache.missing(own):
         cache.fill(load_scorer(), every, prompts, keys=own, groups=groups, progress=True)
