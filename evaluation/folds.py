@@ -45,7 +45,7 @@ _OPTIONS: Record = {"num_bootstrap": 1000, "seed": 0}
 
 
 def deal_units(units: Sequence[str], labels: Labels, num_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each pair: whole units, those of each criterion evenly."""
+    """Return the fold of each pair: whole units, with the units of each criterion spread evenly."""
     return deal_folds([f"seed {seed}, {unit}" for unit in units], [label["criterion"] for label in labels], num_folds)
 
 

@@ -104,7 +104,7 @@ def precompute_pairs(
     found = found.select(np.argsort(found["row"]))
     usable, skipped = _select_usable(found, split, max_length)
     found = found.remove_columns(["kind", "reason", "longest"]).select(usable)
-    # Encoded rows need no turns, and the collator reads those of augmented pairs.
+    # Encoded rows need no turns. The collator reads the turns of augmented pairs.
     if model is not None or isinstance(pairs, AugmentedPairs):
         return found, skipped
     kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(usable)
