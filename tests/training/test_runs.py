@@ -148,7 +148,7 @@ def test_a_run_lists_what_it_skips_and_counts_cut_turns(run_script, tone_pairs, 
     ]
     run = read_run(folder)
     assert (run["num_skipped_pairs"], run["trained_on"]["num_pairs"]) == (2, 2)
-    assert "Skipped: 2 pairs" in printed and f"Cut: {run['num_cut_turns']} turns, of which this model" in printed
+    assert "Skipped: 2 pairs" in printed and f"Cut: {run['num_cut_turns']} turns; this model hears" in printed
     assert run["num_cut_turns"] == 12
     assert len(json.loads((folder / "training_pairs.json").read_text())["pair_id"]) == 2
 
