@@ -221,7 +221,7 @@ def render_steps(records: Sequence[Record]) -> str:
             }
             speed = (f"{median(times):.2f} s", f"{record['tokens'] / median(times):,.0f}")
             rows.append((f"{record['model']}, {record['part']}, {way}", *speed, *racing.format_cells(optional)))
-    columns = ("a step", "tokens/s", "of a matrix product", "peak memory", "first loss", f"faster than {TRL} by")
+    columns = ("a step", "tokens/s", "of matmul speed", "peak memory", "first loss", f"speed-up over {TRL}")
     return racing.make_table(("training", *columns), rows, records)
 
 

@@ -38,7 +38,7 @@ class ModelNotFoundError(UserError, FileNotFoundError):
 
 
 def make_revision_field(what: str) -> Any:
-    return field(default=None, metadata={"help": f"branch, tag or commit of {what} on the Hub (default: main)"})
+    return field(default=None, metadata={"help": f"Branch, tag or commit of {what} on the Hub; main by default."})
 
 
 @dataclass(kw_only=True)

@@ -93,7 +93,7 @@ class ModelSpec:
             ) from error
 
 
-@Parameter(name="*", group="Model")
+@Parameter(name="*")
 @dataclass(kw_only=True)
 class ModelArguments(ModelRevision):
     """The reward model.
@@ -129,7 +129,7 @@ class DatasetArguments(DatasetRevision):
             dialogues.
         dataset_config: Configuration of the data set.
         split: Split of the data set; a single file has none.
-        audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
+        audio_root: Folder for relative paths of recordings that are not beside the table.
     """
 
     dataset: str | None = None

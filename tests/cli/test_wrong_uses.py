@@ -82,7 +82,7 @@ USES = {
     "train --dataset wavs {o}": "wavs",
     "train --dataset numbers.jsonl {o}": "numbers.jsonl: chosen is int64; give the path of a recording",
     "train --dataset gone.jsonl --criterion joint {o}": "The first, row 0: chosen, .*/nowhere.wav",
-    "train --dataset one.jsonl --criterion joint {o}": "two groups that share nothing are needed, one of them to validate on",
+    "train --dataset one.jsonl --criterion joint {o}": "two groups that share nothing are needed",
     "train --dataset unusable.jsonl --criterion joint {o}": "can be used; .*nowhere.wav",
     "train --dataset one.jsonl {o}": "has no column criterion",
     "train --dataset shared {o}": "'train' and 'validation' share 4 pairs, such as",

@@ -72,3 +72,4 @@ def test_the_site_builds_strictly_and_requests_nothing_from_other_hosts(tmp_path
     assert pages["results"].count("<table>") > 4 and "--8<--" not in pages["results"]
     assert "reward_scale" in pages["api"]
     assert [name for name in APP if name[0] != "-" and f"sdiareward {name}" not in pages["cli"]] == []
+    assert "--per_device_train_batch_size" in pages["cli"]
