@@ -296,7 +296,7 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
         FileNotFoundError: The path does not exist.
         TypeError: `source` is none of the accepted types.
     """
-    if hasattr(source, "detach"):
+    if hasattr(source, "cpu"):
         source = source.detach().cpu().numpy()
     if isinstance(source, np.ndarray):
         if source.ndim != 1:
@@ -448,7 +448,7 @@ def _scale(values: Any) -> np.ndarray:
     """Return samples as float32 of full scale 1; integers, as `scipy.io.wavfile` gives them, are divided by theirs."""
     if np.ma.isMaskedArray(values):
         raise TypeError("the samples are a masked array; fill it")
-    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    array = np.asarray(values.detach().cpu() if hasattr(values, "cpu") else values)
     if isinstance(values, (list, tuple)) and array.dtype.kind == "i" and array.size:
         array = array.astype(np.int16) if max(array.max(), -1 - array.min()) < 2**15 else array
     if array.dtype.kind == "f":

@@ -66,8 +66,8 @@ def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: S
     setup = set_up(args, training, model_args, base_model, splits)
     trainer = SDiaRewardTrainer(
         setup.model,
-        setup.processor,
         training,
+        processing_class=setup.processor,
         batch_tokens=args.batch_tokens,
         data_collator=setup.collator,
         train_dataset=setup.splits["train"],
@@ -150,13 +150,11 @@ for name, about in {
 @TRAIN.default
 def run(*words: Words) -> None:
     """Train with the options of TRL's parser."""
-    import datasets
     from transformers.utils.logging import disable_progress_bar
 
     from sdiareward.training.arguments import parse_arguments
 
     # Of loading and writing; each phase of training has a bar of its own.
-    datasets.disable_progress_bars()
     disable_progress_bar()
     # PEFT asks for it, until its release that requires transformers 6.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)

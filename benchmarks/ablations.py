@@ -168,8 +168,8 @@ def train_head(
     with tempfile.TemporaryDirectory() as folder:
         trainer = SDiaRewardTrainer(
             SDiaRewardHead(config),
-            backbone.processor,
             RewardConfig(**{**training, **_SELECTION, **own, "gradient_checkpointing": False, "output_dir": folder}),
+            processing_class=backbone.processor,
             data_collator=FeatureCollator(backbone.features[pooling]),
             train_dataset=backbone.rows["train"],
             eval_dataset=backbone.rows["validation"],

@@ -91,7 +91,7 @@ def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, enc
 
     def train_ours(rows: Any) -> Callable[[], RewardTrainer]:
         collate = keep(PairCollator(processor))
-        return lambda: SDiaRewardTrainer(make_model(), processor, config, train_dataset=rows, data_collator=collate)
+        return lambda: SDiaRewardTrainer(make_model(), config, collate, rows, processing_class=processor)
 
     with tempfile.TemporaryDirectory() as folder:
         pairs, config = _make_pairs(dialogues), _make_config(args, folder, device)

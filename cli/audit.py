@@ -40,7 +40,7 @@ class AuditArguments(ModelArguments, PairsArguments):
     """What to audit on what.
 
     Args:
-        dataset: Folder or Hub id of pairs, or a .json, .jsonl or .parquet file.
+        dataset: Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs.
         output_dir: Folder for audit.html, audit.md, audit.json and every reward.
         render: Write the page from this audit.json, beside it or in --output_dir; needs no model and no data.
         split: Split to audit on; test by default; a single file has no splits.
@@ -71,7 +71,7 @@ class AuditArguments(ModelArguments, PairsArguments):
 def audit(args: AuditArguments | None = None) -> int:
     """Perturb and attack pairs, and measure how much the rewards of a model move.
 
-    The same command resumes a run that was killed; docs/audit.md explains every check.
+    The same command resumes a killed run; docs/audit.md explains every check.
     """
     from sdiareward.auditing.report import render_audit_page, write_audit
     from sdiareward.auditing.verdicts import find_unknown_patterns, list_checks, read_audit, require_same_pairs

@@ -43,10 +43,10 @@ _TURNS = """{"role": "user", "audio": "call7/0.wav", "text": "Hello?"},
     {"role": "assistant", "audio": "call7/1.wav", "text": "Hi there."}]}"""
 DIALOGUE_ROW = f'{{"id": "call7", "turns": [\n    {_TURNS}'
 MANIFEST_ROW = f'{{"id": "call7", "language": "en", "license": "CC0-1.0", "turns": [\n    {_TURNS}'
-_MORE = "Paths begin at the file, then at --audio_root; docs/data_format.md has all forms."
+_MORE = "Relative paths begin at the file, then at --audio_root; docs/data_format.md lists all forms."
 PAIR_HELP = f"A row of a JSON lines file of pairs:\n  {PAIR_ROW}\n{_MORE}"
 DIALOGUE_HELP = f"A row of a JSON lines file of dialogues:\n  {DIALOGUE_ROW}\n{_MORE}"
-SYSTEM_HELP = f"{DIALOGUE_HELP}\nOf all systems in one file, with the name in the key `system`."
+SYSTEM_HELP = f"{DIALOGUE_HELP}\nA file of all systems has the name of each in the key `system`."
 MANIFEST_HELP = f"A row of manifest.jsonl (source: folder):\n  {MANIFEST_ROW}\ndocs/build_data.md has every key."
 
 
@@ -88,6 +88,8 @@ def run_guarded(prog: str, run: Callable[[], int | None], extra: str | None = No
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # The library draws a bar for every reading of a table; a command has one for each of its phases.
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     try:
         return run() or 0
     except (KeyboardInterrupt, Exception) as error:

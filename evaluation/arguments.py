@@ -22,10 +22,10 @@ class PairsArguments(DatasetRevision):
     """The pairs to measure on, and the pairs to fit the baselines on.
 
     Args:
-        criterion: Criterion to score under, such as modality; by default by the column criterion, else joint.
-        audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
-        baseline_data: Data set whose train_split the baselines are fitted on; the one that is measured by default.
-        train_split: Split that the baselines are fitted on; without it they are omitted.
+        criterion: Criterion to score under, such as modality; by default the column criterion, else joint.
+        audio_root: Folder for relative paths of recordings that are not beside the table.
+        baseline_data: Data set to fit the baselines on; by default the evaluated one.
+        train_split: Split to fit the baselines on; without it they are omitted.
     """
 
     criterion: str | None = None
@@ -41,9 +41,9 @@ class EvalArguments(ModelArguments, PairsArguments):
     """What to evaluate on what.
 
     Args:
-        dataset: Folder or Hub name of pairs, or a .json, .jsonl or .parquet file.
+        dataset: Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs.
         output_dir: Folder for scores and results; a killed run resumes there.
-        model: Folder or Hub name of the checkpoint; the nano checkpoint of the package by default.
+        model: Checkpoint folder or Hub id; the nano checkpoint of the package by default.
         judge: Name of a judge, in place of a model.
         judges_file: YAML of judges in place of configs/judges.yaml.
         judge_options: KEY=VALUE in place of the judge's settings in the file.
@@ -58,10 +58,10 @@ class EvalArguments(ModelArguments, PairsArguments):
         strict: Exit with 1 if a pair was skipped.
         report: Also write the page report/index.html.
         compare: output_dirs of other evaluations of these pairs, for the page.
-        training: run.json files of train.py whose rewards the page shows.
+        training: run.json files of trained models; the page shows their rewards.
         embed_audio: Recordings the page plays: all, or open (those that anyone may pass on), or none.
-        calibrate: New folder for a copy of the checkpoint that is calibrated on these pairs, so that rewards of
-            different subsets are comparable. Evaluate a validation split for it.
+        calibrate: New folder for a copy of the checkpoint, calibrated on these pairs so that rewards of subsets can be
+            compared; use a validation split.
     """
 
     dataset: str

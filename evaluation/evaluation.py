@@ -115,6 +115,7 @@ def evaluate(
 
 def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]:
     """Evaluate the model of the arguments, or a judge; return the results, and the text for the terminal."""
+    evaluated = args.make_spec() if judge is None else judge
     folder, nan = Path(args.output_dir), str(args.nan)
     others = [read_evaluation(path, finite=False) for path in args.compare]
     training = read_training_runs(args.training)
@@ -131,7 +132,6 @@ def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]
         splits = (args.split, args.train_split)
         source["baseline_data"] = args.baseline_data
         train, omitted = load_baseline_pairs(labels, args.dataset, *splits, **source)
-    evaluated = args.make_spec() if judge is None else judge
     run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(labels)}
 
     def load_scorer() -> PairScorer:

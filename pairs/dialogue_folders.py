@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from sdiareward.audio_sdiareward import Clip, compose
 from sdiareward.calls.reading import CALLS, Call, CallSettings, find_calls, read_calls
+from sdiareward.calls.recordings import has_one_clock
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 
 from .messages import (
@@ -112,10 +113,19 @@ def read_dialogue_folder(
         named = f"its recordings, such as {first}, name no user's turn"
         raise ValueError(f"{folder}: {named}; name them NAME_user.wav, give a pattern, or --user_turns.")
     find_context = None if user_turns is None else _open_contexts(_require_folder(user_turns))
+    ordered: dict[str, list[tuple[str, Path]]] = {}
     for name, recordings in found.items():
         try:
-            ordered = _order(recordings, ASSISTANT) if find_context is None else _join(find_context(name), recordings)
-            found_dialogues[name] = make_dialogue(list_turns(ordered, form), is_whole=False)
+            turns = _order(recordings, ASSISTANT) if find_context is None else _join(find_context(name), recordings)
+            ordered[name] = turns
+        except DialogueError as error:
+            result.skipped[name] = str(error)
+    # A question and its answer may have one length by chance; the two files of every call have.
+    if find_context is not None and not all(map(_is_call, ordered.values())):
+        form = form or "turns"
+    for name, turns in ordered.items():
+        try:
+            found_dialogues[name] = make_dialogue(list_turns(turns, form), is_whole=False)
         except DialogueError as error:
             result.skipped[name] = str(error)
     result.dialogues = found_dialogues
@@ -242,6 +252,10 @@ def _group_by_name(folder: Path, pattern: str | None, skipped: dict[str, str]) -
         recording = _Recording(int(given.get("turn") or 0), (given.get("role") or "").lower() or None, file)
         found[match["dialogue"]].append(recording)
     return found
+
+
+def _is_call(turns: Sequence[tuple[str, Path]]) -> bool:
+    return len(turns) == len(ROLES) and has_one_clock(file for _, file in turns)
 
 
 def _order(recordings: Sequence[_Recording], default_role: str) -> list[tuple[str, Path]]:

@@ -82,7 +82,7 @@ class Message(TypedDict, total=False):
 
 
 class _Tensor(Protocol):
-    def detach(self) -> Any: ...
+    def cpu(self) -> Any: ...
 
 
 Recorded = str | os.PathLike[str] | bytes | np.ndarray | Clip | _Tensor | Mapping[str, Any]
@@ -147,7 +147,7 @@ def _is_exchange(given: Any) -> TypeGuard[tuple[Any, Any]]:
 def _is_recorded(value: Any) -> bool:
     if isinstance(value, Mapping):
         return not {"role", *_HOLDERS} & set(value)
-    is_sound = hasattr(value, "detach") or hasattr(value, "get_all_samples")
+    is_sound = hasattr(value, "cpu") or hasattr(value, "get_all_samples")
     return is_sound or isinstance(value, (str, os.PathLike, bytes, np.ndarray, Clip))
 
 

@@ -52,13 +52,13 @@ def _make_trainer(
     setup: TrainingSetup, training: RewardConfig, epochs: float | None, rows: Any, **options: Any
 ) -> SDiaRewardTrainer:
     """Return the trainer of a new head that writes nothing."""
-    args = copy.copy(training)
+    args: Any = copy.copy(training)
     args.report_to, args.disable_tqdm, args.eval_on_start = [], True, False
     args.save_strategy = args.logging_strategy = "no"
     args.num_train_epochs = epochs
     choose_schedule(args, "head", len(rows))
-    parts: dict[str, Any] = {"data_collator": setup.collator, "train_dataset": rows, **options}
-    trainer = SDiaRewardTrainer(copy.deepcopy(setup.model), setup.processor, args, **parts)
+    given = (copy.deepcopy(setup.model), args, setup.collator, rows)
+    trainer = SDiaRewardTrainer(*given, processing_class=setup.processor, **options)
     trainer.remove_callback(PrinterCallback)
     return trainer
 

@@ -88,11 +88,9 @@ def _load_one(
 
 def _load_split(dataset: str, split: str | None, args: SDiaRewardScriptArguments) -> datasets.Dataset:
     """Load pairs with their hashes, under the criterion of the arguments or of the data."""
-    pairs = load_pairs(dataset, split, name=args.dataset_config, audio_root=args.audio_root)
-    if args.criterion is not None:
-        pairs = pairs.remove_columns([name for name in ("criterion",) if name in pairs.column_names])
-        pairs = pairs.add_column("criterion", [args.criterion] * len(pairs))
-    elif "criterion" not in pairs.column_names:
+    places: dict[str, Any] = {"name": args.dataset_config, "audio_root": args.audio_root}
+    pairs = load_pairs(dataset, split, criterion=args.criterion, **places)
+    if "criterion" not in pairs.column_names:
         choices = "; ".join(f"--criterion {name}: {what}" for name, what in CRITERIA.items())
         raise PairsError(f"{dataset}: has no column criterion, by which to choose the prompt; give one of {choices}.")
     return keep_hashes(pairs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,15 +193,29 @@ def _read_share(
         batch = next(batches)
         return batch.columns if model is None else batch.columns | _encode(batch, model)
 
-    datasets.Dataset.from_dict({"row": list(rows)}).map(
-        describe,
-        batched=True,
-        batch_size=_PAIRS_AT_A_TIME,
-        features=datasets.Features(_DESCRIPTION | (_ENCODING if model else {})),
-        # The fingerprint would have to pickle the model; the name of the file has all that its content depends on.
-        cache_file_name=str(path),
-        new_fingerprint=path.stem[:64],
-    )
+    # Its bar would be a second one.
+    with _without_bars():
+        datasets.Dataset.from_dict({"row": list(rows)}).map(
+            describe,
+            batched=True,
+            batch_size=_PAIRS_AT_A_TIME,
+            features=datasets.Features(_DESCRIPTION | (_ENCODING if model else {})),
+            # The fingerprint would have to pickle the model; the name of the file has all that its content depends on.
+            cache_file_name=str(path),
+            new_fingerprint=path.stem[:64],
+        )
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Hide the progress bars of `datasets`."""
+    is_hidden = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not is_hidden:
+            datasets.enable_progress_bars()
 
 
 def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int, title: str) -> Iterator[_Batch]:

@@ -61,26 +61,26 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
     """What to evaluate on what.
 
     Args:
-        dataset: Folder of ChatReward.
+        dataset: Folder or Hub id of ChatReward.
         output_dir: Folder of answers and results; the same command resumes a run.
-        model: Folder or Hub name of the thinker.
+        model: Folder or Hub id of the thinker.
         judge: Name of an endpoint, instead of a model.
         judges_file: YAML of judges instead of configs/judges.yaml.
         judge_options: KEY=VALUE instead of the file's.
         split: Split to evaluate.
-        train_split: Split the baselines are fitted on.
+        train_split: Split to fit the baselines on.
         baselines: Also measure the baselines.
         out_of_domain: Folder with a list of file,score, or a data set.
         reasoning: Ask for thoughts before the score.
-        num_samples: Answers to each recording, which vote.
+        num_samples: Answers per recording; the majority of their scores counts.
         temperature: Temperature of sampling; 0 is greedy.
         expected: Also compute the expected score.
         max_new_tokens: Longest answer of a model; of an endpoint, max_tokens in the file of judges.
         batch_size: Recordings in one batch.
         prompt_file: YAML of prompts or JSON of a JudgingPrompt, instead of the judge's own or the package's.
         dtype: Dtype of the model, such as bfloat16.
-        device: Device, such as cuda:0 (default: an accelerator).
-        max_samples: Evaluate only the first samples, this number.
+        device: Device, such as cuda:0; by default an accelerator if there is one.
+        max_samples: Number of samples to evaluate, the first ones.
         num_bootstrap: Bootstrap draws for the intervals.
         seed: Seed of sampling and of the bootstrap.
         strict: Exit with 1 if a sample was skipped.
@@ -306,7 +306,7 @@ class ReasoningArguments(DatasetRevision):
         judges_file: YAML of judges instead of configs/judges.yaml.
         judge_options: KEY=VALUE instead of the file's.
         cache_dir: Folder of the judge's answers; by default in the evaluation's folder.
-        max_samples: Examine only the first samples, this number.
+        max_samples: Number of samples to examine, the first ones.
     """
 
     predictions: Path

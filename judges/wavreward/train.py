@@ -67,7 +67,7 @@ class JudgeArguments(ModelRevision, DatasetRevision):
     lora_r: int = make_option(16, "Rank of the adapters.")
     lora_alpha: int = make_option(32, "Scale of the adapters.")
     resume: bool = make_option(False, "Resume from the newest checkpoint in output_dir.")
-    max_scenarios: int | None = make_option(None, "Train only on the first scenarios, this number.")
+    max_scenarios: int | None = make_option(None, "Number of scenarios to train on, the first ones.")
 
 
 @dataclass

@@ -23,6 +23,7 @@ from sdiareward.pairs.systems import read_systems
 
 # Scripts of TRL show the help of its parser.
 SCRIPTS = ("train", "train --recipe=wavreward_sft", "train --recipe=wavreward_grpo")
+MOST_FLAGS = 25
 # Flag with the name of a repository on the Hub -> flag with its revision.
 REVISIONS = {
     "--source": "--revision",
@@ -56,16 +57,27 @@ def test_the_help_is_as_reviewed(words, snapshot, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_every_flag_has_help_and_every_repository_a_revision(words):
+def test_flags_are_few_and_have_help_and_every_repository_has_a_revision(words):
     command = APP
     for word in words.split():
         command = command[word]
     found = command.assemble_argument_collection(default_parameter=APP.default_parameter, parse_docstring=True)
     arguments = [each for each in found if each.show]
     assert [each.name for each in arguments if not each.parameter.help] == []
+    assert len([each for each in arguments if each.name.startswith("--")]) <= MOST_FLAGS
     flags = {f"--{each.name.removeprefix('--').lower()}" for each in arguments}
     if not words.startswith("push"):  # A folder is published, and its training data are only named.
         assert {REVISIONS[name] for name in flags & set(REVISIONS)} <= flags
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", SCRIPTS)
+def test_the_help_of_a_script_of_trl_has_its_most_used_options(words, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([*words.split(), "--help"])
+    flags = re.findall(r"^  (--\w+)", capsys.readouterr().out, re.MULTILINE)
+    assert {"--model", "--dataset", "--output_dir", "--learning_rate"} <= set(flags)
+    assert len(flags) == len(set(flags)) <= MOST_FLAGS
 
 
 _HELP = """

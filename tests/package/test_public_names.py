@@ -32,7 +32,8 @@ def recordings():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_of_a_public_name_runs(name):
+def test_the_example_of_a_public_name_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     found = getattr(sdiareward, name)
     parser, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
     for test in parser.find(found, name, module=sys.modules[found.__module__], globs={name: found}):
