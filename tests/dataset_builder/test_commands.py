@@ -159,7 +159,7 @@ def test_dry_runs_of_bench_and_release_count_and_stats_may_be_of_one_split(built
     [
         ("fetch", "{}", "exactly one of youtube, scripts and chatreward"),
         ("fetch", "{scripts: {output: x}}", "scripts needs output"),
-        ("filter", "{folder: a, output_dir: ./a}", "write to another folder"),
+        ("filter", "{folder: a, output_dir: ./a}", "is the data set itself"),
         ("filter", "{folder: a, output_dir: b, annotate: true}", "needs a judge"),
         ("filter", "{folder: nowhere, output_dir: b}", "nowhere"),
         ("filter", None, "settings.yaml"),
