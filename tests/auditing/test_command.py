@@ -158,7 +158,7 @@ def test_own_pairs_without_labels_are_audited_without_baselines_and_named_if_tra
     write_pairs_record(model, pairs.select([0]), [], is_trained=False)
     few = ("--parts", "baselines", "hearing", "--nuisances", "none", "--attacks", "none")
     assert run(tmp_path / "o", *few, dataset=path, model=model) == 0
-    assert "notice: without baselines: " in capsys.readouterr().err
+    assert "notice: no baselines: " in capsys.readouterr().err
     found = read(tmp_path / "o")
     assert {row["column"] for row in found["hearing"]["rows"]} == {"overall_micro"}
     assert (len(found["overlap"]["content"]), found["overlap"]["others"]["num_pairs"]) == (1, 1)

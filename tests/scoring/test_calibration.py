@@ -181,14 +181,14 @@ def test_the_command_changes_the_configuration_alone(
 
 SPOILS = {
     "holds no pair": lambda folder, output: (folder / "scores.jsonl").write_text(""),
-    "pair pair-007 has a reward that is missing or not finite": lambda folder, output: (
+    "pair pair-007 has a missing or non-finite reward": lambda folder, output: (
         folder / "scores.jsonl"
     ).write_text(json.dumps(make_score(7, math.nan)) + "\n"),
     "nothing is overwritten": lambda folder, output: output.mkdir() or (output / "x").touch(),
-    "was run with other prompts for joint": lambda folder, output: (folder / "results.json").write_text(
+    "used other prompts for joint": lambda folder, output: (folder / "results.json").write_text(
         '{"run": {"prompts": {"joint": "Other."}}}'
     ),
-    "make it one with sdiareward convert": None,
+    "convert it first": None,
 }
 
 
