@@ -137,7 +137,7 @@ def test_fetch_takes_recordings_that_the_youtube_source_then_reads(tmp_path, wri
     assert not (tmp_path / "audio").exists()
     assert main(["fetch", "--config", path, "--strict"]) == 0
     out = capsys.readouterr().out
-    assert "would fetch bestaudio/best" in out and "1 fetched, 0 there before" in out
+    assert "would fetch bestaudio/best" in out and "1 fetched, 0 already present" in out
     assert [item.source for item in read_source("youtube", tmp_path / "audio")] == ["youtube"]
 
 

@@ -101,7 +101,7 @@ def test_an_episode_keeps_its_recordings_and_names_its_marks():
     assert [(part.text, part.audio) for part in found.turns[1].parts] == [("so", "a.wav"), ("", "b.wav")]
     note = note_marks(found)
     assert (note.item, note.kind) == ("folder e, turn 1", "marks")
-    with pytest.raises(SkipError, match=r"turn 1 has marks only, '\[laughter\]'"):
+    with pytest.raises(SkipError, match=r"turn 1 has only marks, '\[laughter\]'"):
         clean_episode(answer(Part("[laughter]", "a.wav")))
     with pytest.raises(ValueError, match="turn 1 has no text"):
         validate_episode(answer(Part(" ")))

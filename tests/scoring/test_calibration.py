@@ -180,7 +180,7 @@ def test_the_command_changes_the_configuration_alone(
 
 
 SPOILS = {
-    "holds no pair": lambda folder, output: (folder / "scores.jsonl").write_text(""),
+    "has no pairs": lambda folder, output: (folder / "scores.jsonl").write_text(""),
     "pair pair-007 has a missing or non-finite reward": lambda folder, output: (
         folder / "scores.jsonl"
     ).write_text(json.dumps(make_score(7, math.nan)) + "\n"),

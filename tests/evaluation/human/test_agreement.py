@@ -162,7 +162,7 @@ def test_the_command_prints_table_3_and_keeps_the_numbers_and_the_key_may_be_els
     [
         ("answers.jsonl", '{"rater": "ann", "item": "i1", "choice": "c", "heard": []}\n', "does not belong to this"),
         ("answers.jsonl", "", "has no answers"),
-        ("study.json", "{}", "study.json: is of no study"),
+        ("study.json", "{}", "study.json: not part of a study"),
         ("key.json", json.dumps({**KEY, "study": "s2"}), "is study s1, the key is of s2"),
     ],
 )
