@@ -92,7 +92,7 @@ def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask, make_pa
         ((WRITTEN, SPOKEN), "exactly the fields"),
         ((WRITTEN, spoken_answer(style="written")), "'style': 'spoken'"),
         ((WRITTEN, spoken_answer(SPOKEN * 2)), "there are 4 turns; the written dialogue has 2"),
-        ((WRITTEN, spoken_answer(dialogue("Oh no!", WRITTEN[1]["content"].upper()))), "1 of 2 turns are as they were"),
+        ((WRITTEN, spoken_answer(dialogue("Oh no!", WRITTEN[1]["content"].upper()))), "1 of 2 turns are unchanged"),
         # Counting separates the sides.
         ((WRITTEN, spoken_answer()), "of the spoken and the written dialogue, the sides have 15 and 12 words"),
     ],

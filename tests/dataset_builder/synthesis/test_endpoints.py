@@ -62,7 +62,7 @@ def test_the_key_comes_from_the_variable_named_and_from_no_other(speech_server, 
     ("fault", "message"),
     [
         ((500, b"out of memory"), "InternalServerError: 500: out of memory"),
-        ((200, b'{"error": "no such voice"}'), "cannot be decoded.*answer of 26 bytes begins .*no such voice"),
+        ((200, b'{"error": "no such voice"}'), "cannot be decoded.*answer \(26 bytes\) begins .*no such voice"),
         ((200, as_wav(np.zeros(0))), "holds no samples"),
         (0.3, "APITimeoutError"),
         # A server may quote the key.
