@@ -125,7 +125,7 @@ def locate_span(start_s: float, end_s: float | None, num_samples: int, label: st
     start = round(start_s * SAMPLING_RATE)
     end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
     if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:
-        found = f"the span from {start_s} s to {end_s} s exceeds the recording's"
+        found = f"the span from {start_s} s to {end_s} s is outside the recording, which lasts"
         seconds = num_samples / SAMPLING_RATE
         raise TruncatedAudioError(f"{label}: {found} {seconds:.2f} s; check that the times belong to this recording.")
     return start, min(end, num_samples)
@@ -280,4 +280,4 @@ def _open_with_av(source: Source, label: str, sndfile_error: str) -> _Track:
 
 
 def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:
-    return TruncatedAudioError(f"{label}: {found} after {decoded_s:.1f} s of audio; fetch or export it again.")
+    return TruncatedAudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")

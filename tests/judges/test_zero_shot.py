@@ -62,7 +62,7 @@ def by_version(answer):
 SAID = json.dumps(verdict("A"))
 AROUND, TYPE, WORDS = (
     "text around the JSON",
-    "a score that was no whole number by its type",
+    "a score that was not of integer type",
     "a preference in other words",
 )
 
