@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
-# Flags, result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
-# perturbation, "hearing" for the modality ablation, "paid" for a successful attack.
+# Flags, result files and check names keep older words because committed results and cards contain them: "nuisance" for
+# perturbation, "hearing" for modality ablation, "paid" for a successful attack.
 PARTS = ("nuisances", "attacks", "hearing", "baselines")
-# Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
+# Few enough for memory; the start of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 
 
 @dataclass
 class Auditor:
-    """Audit one model; it is loaded when the first reward is needed, and a killed run resumes from the folder.
+    """Audit one model, loaded when the first reward is needed; a killed run resumes from the folder.
 
     `sdiareward audit --help` describes the fields.
     """
@@ -45,7 +45,7 @@ class Auditor:
     model: ModelSpec
     data: str
     output_dir: Path
-    split: str | None = None  # `test`; a file has none.
+    split: str | None = None  # By default `test`; a file has no split.
     train_split: str = "train"
     num_pairs: int = 60
     nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
@@ -62,7 +62,7 @@ class Auditor:
         self.pairs = load_pairs(self.data, self.split, audio_root=self.audio_root)
         self.labels = describe_pairs(self.pairs)
         self._row_of = {label["pair_id"]: row for row, label in enumerate(self.labels)}
-        # What a line of rewards depends on: not the size of the sample, nor the list of conditions.
+        # Everything a line of rewards depends on; excludes sample size and list of conditions.
         self.run = {
             **({} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}),
             **self.model.identity(),
@@ -71,7 +71,7 @@ class Auditor:
             "seed": self.seed,
         }
         self.sample = self._draw(self.num_pairs)
-        # The training pairs and their labels, and why there are none.
+        # The training pairs and their labels, or the reason why there are none.
         self.training_pairs, self.notice = None, None
         if "baselines" in self.parts:
             places: dict[str, Any] = {"baseline_data": self.baseline_data, "audio_root": self.audio_root}
@@ -92,12 +92,12 @@ class Auditor:
         scorer = self.model.load()
         if unknown := {label["criterion"] for label in self.sample} - set(scorer.processor.prompts):
             known = ", ".join(sorted(scorer.processor.prompts))
-            raise ScoringError(f"the pairs have the criteria {sorted(unknown)}; this model knows {known}.")
+            raise ScoringError(f"the pairs have the criteria {sorted(unknown)}; this model supports {known}.")
         return scorer
 
     @cached_property
     def distractors(self) -> list[AuditPair]:
-        """Pairs that attacks take turns and words from; they do not depend on the size of the sample."""
+        """Pairs from which attacks take turns and words, independent of the sample size."""
         found = []
         for label in self._draw(_NUM_DISTRACTORS):
             with suppress(ValueError, FileNotFoundError, TypeError):
@@ -152,7 +152,7 @@ class Auditor:
             "baselines": {kind: of for kind, (_, of) in baselines.items()} if self.training_pairs else None,
         }
         audit["verdicts"] = verdicts.judge(verdicts.measure_checks(audit))
-        # Over all sessions that were not killed.
+        # Sum over all sessions that were not killed.
         sessions = JsonLines(self.output_dir / "sessions.jsonl").read()
         names = ("num_dialogues", "seconds", "audio_s")
         audit["timing"] = {name: sum(session[name] for session in sessions) for name in names}

@@ -171,7 +171,7 @@ def test_a_model_that_does_not_know_a_criterion_is_refused(run, make_tone, tmp_p
     path, rows = tmp_path / "pairs.parquet", make_dataset(make_tone, 1).to_list()
     datasets.Dataset.from_list([{**row, "criterion": "loudness"} for row in rows]).to_parquet(path)
     assert run(tmp_path / "o", "--parts", "hearing", dataset=path) == 2
-    assert "the pairs have the criteria ['loudness']; this model knows" in capsys.readouterr().err
+    assert "the pairs have the criteria ['loudness']; this model supports" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -230,7 +230,7 @@ def test_columns_of_turnbench(call, tmp_path, capsys):
     sides = {f"speaker_{side + 1}_audio": [encode(call[0][:, side])] * 2 for side in (0, 1)}
     pq.write_table(pa.table({"conversation_id": ["x", "y"], **sides}), path := tmp_path / "turnbench.parquet")
     assert list(read_dialogue_folder(path, settings=CallSettings(user="speaker_1")).dialogues) == ["x#1", "y#1"]
-    check_refused(capsys, "has calls of speaker_1 and speaker_2; name the user with --user", main, ["score", str(path)])
+    check_refused(capsys, "speaker_1 and speaker_2; name the user with --user", main, ["score", str(path)])
 
 
 def of_left(change):
