@@ -6,42 +6,53 @@ Public names load on first use, so that `import sdiareward` costs nothing: it re
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common.package import __version__ as __version__
 
 
 _PUBLIC_NAMES = {
+    "RewardClient": "serving.client",
     "SDiaRewardConfig": "configuration_sdiareward",
     "SDiaRewardModel": "modeling_sdiareward",
-    "SDiaRewardOutput": "modeling_sdiareward",
     "SDiaRewardPipeline": "pipeline_sdiareward",
     "SDiaRewardProcessor": "processing_sdiareward",
-    "Scorer": "scoring.scorer",
-    "FeatureCache": "scoring.feature_cache",
-    "reward_fn": "scoring.reward_function",
-    "async_reward_fn": "scoring.reward_function",
     "SDiaRewardTrainer": "training.trainer",
+    "Scorer": "scoring.scorer",
+    "async_reward_fn": "scoring.reward_function",
+    "audit": "auditing.run",
     "compare": "evaluation.comparison",
+    "evaluate": "evaluation.evaluation",
+    "example_dialogues": "pairs.messages",
+    "load_pairs": "pairs.loading",
     "pairwise_accuracy": "esdr_accuracy.pairwise",
     "read_audio": "audio_sdiareward",
+    "read_dialogue": "pairs.messages",
+    "read_dialogues": "pairs.dialogue_folders",
+    "reward_fn": "scoring.reward_function",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC_NAMES)]
 
 if TYPE_CHECKING:
     from sdiareward.audio_sdiareward import read_audio as read_audio
+    from sdiareward.auditing.run import audit as audit
     from sdiareward.configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
     from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy as pairwise_accuracy
     from sdiareward.evaluation.comparison import compare as compare
+    from sdiareward.evaluation.evaluation import evaluate as evaluate
     from sdiareward.modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
-    from sdiareward.modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
+    from sdiareward.pairs.dialogue_folders import read_dialogues as read_dialogues
+    from sdiareward.pairs.loading import load_pairs as load_pairs
+    from sdiareward.pairs.messages import example_dialogues as example_dialogues
+    from sdiareward.pairs.messages import read_dialogue as read_dialogue
     from sdiareward.pipeline_sdiareward import SDiaRewardPipeline as SDiaRewardPipeline
     from sdiareward.processing_sdiareward import SDiaRewardProcessor as SDiaRewardProcessor
-    from sdiareward.scoring.feature_cache import FeatureCache as FeatureCache
     from sdiareward.scoring.reward_function import async_reward_fn as async_reward_fn
     from sdiareward.scoring.reward_function import reward_fn as reward_fn
     from sdiareward.scoring.scorer import Scorer as Scorer
+    from sdiareward.serving.client import RewardClient as RewardClient
     from sdiareward.training.trainer import SDiaRewardTrainer as SDiaRewardTrainer
 
 
@@ -58,3 +69,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _find_checkpoint(name: str | Path) -> str:
+    """Return the folder of `"nano"` and `"small"`; `from_pretrained` asks for it, which works without it elsewhere."""
+    from .checkpoint_io.models import find_checkpoint
+
+    return find_checkpoint(name)

@@ -152,6 +152,25 @@ class Clip:
     source: Any
     sampling_rate: int | None = None
 
+    def __repr__(self) -> str:
+        """Return what a row shows of a recording, such as `3.2 s, 16 kHz, FLAC`."""
+        try:
+            handle, label, array, rate = open_source(self.source, self.sampling_rate or SAMPLING_RATE)
+            if array is not None:
+                return f"{array.shape[-1] / rate:.1f} s, {rate / 1000:g} kHz"
+            with open_encoded(handle, label) as file:
+                return f"{file.frames / file.samplerate:.1f} s, {file.samplerate / 1000:g} kHz, {file.format}"
+        except (ValueError, OSError, TypeError) as error:
+            return f"unreadable: {str(error)[:_MAX_QUOTED]}"
+
+    def _repr_html_(self) -> str:
+        """Return a player for a notebook, which has the recording inside."""
+        import soundfile
+
+        file = io.BytesIO()
+        soundfile.write(file, self.read(), SAMPLING_RATE, format="FLAC")
+        return f'<audio controls src="data:audio/flac;base64,{base64.b64encode(file.getvalue()).decode()}"></audio>'
+
     def read(
         self,
         *,
@@ -220,9 +239,9 @@ def read_audio(
         source (`str`, `Path`, `bytes`, mapping, decoder or `np.ndarray`):
             A file; an encoded file in memory, or in base64 or a `data:` URL; `{"bytes", "path"}` as
             `datasets.Audio(decode=False)` gives it; the decoder that `datasets.Audio()` gives;
-            `{"array", "sampling_rate"}`; or a mono array that already has `sampling_rate`. Arrays have their channels
-            first, and hold floats of full scale 1, or integers of 8, 16 or 32 bits, which are scaled; integers in
-            lists have 16 bits.
+            `{"array", "sampling_rate"}`; or a mono array or tensor that already has `sampling_rate`. Arrays have their
+            channels first, and hold floats of full scale 1, or integers of 8, 16 or 32 bits, which are scaled;
+            integers in lists have 16 bits.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the result, in Hz.
         max_duration_s (`float`, *optional*): Cut to this many seconds; `None` keeps everything, up to an hour.
         name (`str`, *optional*): What to call the recording in an error, for instance `"row 3, chosen turn 2"`.
@@ -277,6 +296,8 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
         FileNotFoundError: The path does not exist.
         TypeError: `source` is none of the accepted types.
     """
+    if hasattr(source, "cpu"):
+        source = source.detach().cpu().numpy()
     if isinstance(source, np.ndarray):
         if source.ndim != 1:
             raise TypeError(f"an audio array must be mono, shape (num_samples,); got shape {source.shape}.")
@@ -427,7 +448,7 @@ def _scale(values: Any) -> np.ndarray:
     """Return samples as float32 of full scale 1; integers, as `scipy.io.wavfile` gives them, are divided by theirs."""
     if np.ma.isMaskedArray(values):
         raise TypeError("the samples are a masked array; fill it")
-    array = np.asarray(values)
+    array = np.asarray(values.detach().cpu() if hasattr(values, "cpu") else values)
     if isinstance(values, (list, tuple)) and array.dtype.kind == "i" and array.size:
         array = array.astype(np.int16) if max(array.max(), -1 - array.min()) < 2**15 else array
     if array.dtype.kind == "f":

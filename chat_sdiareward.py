@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<
 _PLACEHOLDER = AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
 # Where a recording is read from, in a turn or an item: our name, and those of `transformers` and of chat endpoints.
 AUDIO_KEYS = ("audio", "audio_path", "audio_url", "input_audio", "path", "url")
+_TURN_KEYS = ("role", "text", "content", *AUDIO_KEYS)
 # Names of keys under which a turn may have a recording or words that are not read.
 _SOUND_NAME = re.compile(
     "(audio|sound|speech|wav|record(ing)?|clip|(?<!pro)file(_?name)?|path|url|(audio|wav)_(array|bytes|data))s?$",
@@ -85,7 +87,7 @@ class Turn:
     role: str
     text: str = ""
     audio: Clip | None = None
-    parts: tuple[str | Clip, ...] = ()
+    parts: tuple[str | Clip, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         audio = None if _is_empty(self.audio) else _as_clip(self.audio, Clip)
@@ -302,8 +304,11 @@ def _is_empty(value: Any) -> bool:
 def _find_unread(turn: Mapping[str, Any], has_text: bool, has_audio: bool) -> str | None:
     """Return a key that seems to hold the recording or the words that a turn lacks under the names that are read."""
     for key, value in turn.items():
-        if key in ("role", "text", "content", *AUDIO_KEYS) or _is_empty(value) or isinstance(value, (int, float)):
+        if key in _TURN_KEYS or _is_empty(value) or isinstance(value, (int, float)):
             continue
+        lacked = [*(() if has_audio else AUDIO_KEYS), *(() if has_text or has_audio else ("text", "content"))]
+        if near := get_close_matches(str(key), lacked, n=1, cutoff=0.8):
+            return f"{shorten(repr(key))} (did you mean {near[0]!r}?)"
         if (not has_audio and _SOUND_NAME.search(str(key))) or (not has_text and _WORDS_NAME.search(str(key))):
             return str(key)
     return None

@@ -169,7 +169,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             raise ValueError(f"reward_scale is {self.reward_scale!r}; give a positive finite factor.")
         given = CALIBRATION_KEYS if self.calibration is None else self.calibration
         if missing := [key for key in CALIBRATION_KEYS if key not in given]:
-            raise ValueError(f"calibration lacks {', '.join(missing)}; make it with sdiareward calibrate.")
+            raise ValueError(f"calibration lacks {', '.join(missing)}; make it with sdiareward eval --calibrate.")
 
     @classmethod
     def _from_foreign(cls, config_dict: Mapping[str, Any]) -> SDiaRewardConfig:

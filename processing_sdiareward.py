@@ -52,7 +52,7 @@ from .configuration_sdiareward import (
     validate_prompts,
     validate_stack_factor,
 )
-from .loading_sdiareward import HUB_KWARGS, read_processor_fields
+from .loading_sdiareward import HUB_KWARGS, find_checkpoint, read_processor_fields
 
 
 logger = logging.getLogger(__name__)
@@ -135,11 +135,14 @@ class SDiaRewardProcessor(ProcessorMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load the processor of a native checkpoint or of one that the authors released; as in `transformers`.
 
+        With the package, `"nano"` and `"small"` name checkpoints as well.
+
         Prompts that override the checkpoint's are named after their hash, as [`SDiaRewardConfig`] does, unless
         `prompt_version` names them.
         """
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         prompts = kwargs.pop("prompts", None)
+        pretrained_model_name_or_path = find_checkpoint(pretrained_model_name_or_path)
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
         if fields is None:
             kwargs.setdefault("trust_remote_code", False)

@@ -272,6 +272,6 @@ def _show_provenance(audit: Audit) -> list[Block]:
         "All numbers are in audit.json, conditions.json and rewards.jsonl beside this page. {num_dialogues} dialogues "
         "were scored in {seconds:.0f} seconds."
     )
-    about = {name: audit["config"][name] for name in ("num_pairs", "num_bootstrap", "parts")}
+    about = {name: audit["config"][name] for name in ("num_bootstrap", "parts")}
     about |= {**audit["run"], "python": audit["python"], "git": audit["git_revision"], **audit["versions"]}
     return [("text", text.format(**audit["timing"])), ("table", make_settings_table(about))]

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
 
+from sdiareward.common.errors import check_extra
 from sdiareward.common.files import JsonLines
 from sdiareward.common.machine import describe_run
+from sdiareward.common.tables import Results
 from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_baselines
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.evaluation.summary import find_overlap
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, sample_rows
+from sdiareward.pairs.labels import describe_pairs, explain_criterion, sample_rows
 from sdiareward.pairs.loading import choose_split, load_pairs
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair, decode_pairs
 from sdiareward.perturbations.registry import PERTURBATIONS
+from sdiareward.scoring.model_spec import ModelSpec
 
 from . import conditions, verdicts
+from .report import write_audit
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
-# Flags, result files and check names keep older words because committed results and cards contain them: "nuisance" for
+# Result files and check names keep older words because committed results and cards contain them: "nuisance" for
 # perturbation, "hearing" for modality ablation, "paid" for a successful attack.
-PARTS = ("nuisances", "attacks", "hearing", "baselines")
+Part = Literal["perturbations", "attacks", "hearing", "baselines"]
+PARTS: tuple[Part, ...] = ("perturbations", "attacks", "hearing", "baselines")
 # Few enough for memory; the start of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 
@@ -47,8 +53,8 @@ class Auditor:
     output_dir: Path
     split: str | None = None  # By default `test`; a file has no split.
     train_split: str = "train"
-    num_pairs: int = 60
-    nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
+    max_samples: int = 60
+    perturbations: tuple[str, ...] = tuple(PERTURBATIONS)
     attacks: tuple[str, ...] = tuple(ATTACKS)
     parts: tuple[str, ...] = PARTS
     sounds_dir: str | None = None
@@ -56,10 +62,12 @@ class Auditor:
     num_bootstrap: int = 1000
     audio_root: str | None = None
     baseline_data: str | None = None
+    criterion: str | None = None  # Of all pairs, in place of the column `criterion`.
 
     def __post_init__(self) -> None:
         self.split = choose_split(self.data, self.split)
-        self.pairs = load_pairs(self.data, self.split, audio_root=self.audio_root)
+        places: dict[str, Any] = {"audio_root": self.audio_root, "criterion": self.criterion}
+        self.pairs = load_pairs(self.data, self.split, **places)
         self.labels = describe_pairs(self.pairs)
         self._row_of = {label["pair_id"]: row for row, label in enumerate(self.labels)}
         # Everything a line of rewards depends on; excludes sample size and list of conditions.
@@ -70,14 +78,15 @@ class Auditor:
             "pairs": fingerprint_pairs(self.labels, self.pairs),
             "seed": self.seed,
         }
-        self.sample = self._draw(self.num_pairs)
-        # The training pairs and their labels, or the reason why there are none.
-        self.training_pairs, self.notice = None, None
+        self.sample = self._draw(self.max_samples)
+        # The training pairs and their labels, if any.
+        self.training_pairs, notices = None, [explain_criterion(self.pairs)]
         if "baselines" in self.parts:
-            places: dict[str, Any] = {"baseline_data": self.baseline_data, "audio_root": self.audio_root}
-            self.training_pairs, self.notice = load_baseline_pairs(
-                self.labels, self.data, self.split, self.train_split, **places
-            )
+            places["baseline_data"] = self.baseline_data
+            found = load_baseline_pairs(self.labels, self.data, self.split, self.train_split, **places)
+            self.training_pairs = found[0]
+            notices.append(found[1])
+        self.notices = [notice for notice in notices if notice]
 
     def _draw(self, num_pairs: int) -> list[dict[str, Any]]:
         return [self.labels[row] for row in sample_rows(self.labels, num_pairs, self.seed)]
@@ -106,8 +115,9 @@ class Auditor:
 
     def make_conditions(self) -> list[conditions.Condition]:
         found: list[conditions.Condition] = []
-        if "nuisances" in self.parts:
-            found += conditions.make_perturbation_conditions(conditions.list_severities(self.nuisances), self.seed)
+        if "perturbations" in self.parts:
+            severities = conditions.list_severities(self.perturbations)
+            found += conditions.make_perturbation_conditions(severities, self.seed)
         if "attacks" in self.parts:
             heard = (lambda: self.distractors, lambda: self.scorer.processor.max_turn_s)
             found += conditions.make_attack_conditions(self.attacks, *heard, self.seed, self.sounds_dir)
@@ -134,6 +144,8 @@ class Auditor:
             for pair_id, line in lines.items()
             if conditions.ERROR in line
         ]
+        is_perturbed = "perturbations" in self.parts
+        changed = verdicts.measure_perturbations(pairs, self.perturbations) if is_perturbed else None
         audit: dict[str, Any] = {
             "model": self.model.name,
             "trained_with": verdicts.read_trained_with(self.model.checkpoint),
@@ -146,7 +158,7 @@ class Auditor:
             "failures": [line for line in failed if line["condition"] != conditions.NATURAL],
             "natural": verdicts.describe_natural(pairs),
             "overlap": find_overlap(self.model.checkpoint, *usable, natural, {**options, "nan": "wrong"}),
-            "nuisances": verdicts.measure_perturbations(pairs, self.nuisances) if "nuisances" in self.parts else None,
+            "nuisances": changed,
             "attacks": verdicts.measure_attacks(pairs, self.attacks) if "attacks" in self.parts else None,
             "hearing": verdicts.measure_modalities(pairs, heard, scores),
             "baselines": {kind: of for kind, (_, of) in baselines.items()} if self.training_pairs else None,
@@ -158,3 +170,91 @@ class Auditor:
         audit["timing"] = {name: sum(session[name] for session in sessions) for name in names}
         audit["config"] = {**asdict(self), "output_dir": str(self.output_dir)}
         return dict(make_plain({**audit, "run": self.run, **describe_run()}))
+
+
+def audit(
+    model: str | Path,
+    dataset: str | Path,
+    *,
+    output_dir: str | Path | None = None,
+    split: str | None = None,
+    criterion: str | None = None,
+    max_samples: int | None = 60,
+    perturbations: Sequence[str] | None = None,
+    attacks: Sequence[str] | None = None,
+    parts: Sequence[Part] = PARTS,
+    audio_root: str | Path | None = None,
+    baseline_data: str | Path | None = None,
+    train_split: str = "train",
+    sounds_dir: str | Path | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    batch_tokens: int | None = None,
+    num_bootstrap: int = 1000,
+    seed: int = 0,
+) -> Results:
+    """Perturb and attack pairs, and measure how much the rewards of a model move, as `sdiareward audit` does.
+
+    Args:
+        model (`str` or `Path`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
+        dataset (`str` or `Path`): Table, folder or Hub id of pairs, as in [`load_pairs`].
+        output_dir (`str` or `Path`, *optional*): Folder for the pages and every reward; the same call resumes a killed
+            run there. By default nothing is kept.
+        split (`str`, *optional*): Split to audit on, by default `"test"`; a single file has no splits.
+        criterion (`str`, *optional*): Criterion of all pairs, in place of the column `criterion`.
+        max_samples (`int`, *optional*, defaults to 60): Pairs to draw, from all subsets, recordings and synthesizers;
+            None for all.
+        perturbations (`list[str]`, *optional*): Names of perturbations, by default all; see `docs/audit.md`.
+        attacks (`list[str]`, *optional*): Names of attacks, by default all.
+        parts (`list[str]`, *optional*): Parts of the audit, all by default: `"perturbations"`, `"attacks"`,
+            `"hearing"` and `"baselines"`.
+        audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
+        baseline_data (`str` or `Path`, *optional*): Pairs that the baselines are fitted on, by default `dataset`.
+        train_split (`str`, *optional*, defaults to `"train"`): Split of these.
+        sounds_dir (`str` or `Path`, *optional*): Recordings to insert instead of synthetic sounds.
+        dtype (`str`, *optional*): Dtype of the backbone.
+        device (`str`, *optional*): Where to compute; by default an accelerator if there is one.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws and of noise.
+
+    Returns:
+        [`Results`]: The content of `audit.json`; printed, it shows the checks and the tables.
+
+    Raises:
+        PairsError: The data set cannot be read, or has no such split.
+        ScoringError: The model cannot be loaded.
+        ValueError: A perturbation, an attack or a part is unknown.
+
+    Examples:
+        >>> results = audit("nano", "pairs.csv", perturbations=["noise"], parts=["perturbations"])  # doctest: +SKIP
+        >>> [check["name"] for check in results["verdicts"] if check["status"] == "fail"]  # doctest: +SKIP
+    """
+    check_extra("eval")
+    named: tuple[tuple[str, Any, Any], ...] = (
+        ("perturbations", perturbations, PERTURBATIONS),
+        ("attacks", attacks, ATTACKS),
+        ("parts", parts, PARTS),
+    )
+    chosen: dict[str, Any] = {}
+    for name, wanted, known in named:
+        chosen[name] = tuple(known if wanted is None else wanted)
+        if unknown := [each for each in chosen[name] if each not in known]:
+            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(known)}.")
+    given: dict[str, Any] = {"audio_root": audio_root, "baseline_data": baseline_data, "sounds_dir": sounds_dir}
+    with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
+        auditor = Auditor(
+            ModelSpec(str(model), None, dtype, device, batch_tokens),
+            str(dataset),
+            Path(place),
+            split=split,
+            train_split=train_split,
+            max_samples=max_samples or 0,
+            criterion=criterion,
+            seed=seed,
+            num_bootstrap=num_bootstrap,
+            **chosen,
+            **{name: each if each is None else str(each) for name, each in given.items()},
+        )
+        found = auditor.audit()
+        return Results(found, write_audit(auditor.output_dir, found))

@@ -168,8 +168,8 @@ def train_head(
     with tempfile.TemporaryDirectory() as folder:
         trainer = SDiaRewardTrainer(
             SDiaRewardHead(config),
-            backbone.processor,
             RewardConfig(**{**training, **_SELECTION, **own, "gradient_checkpointing": False, "output_dir": folder}),
+            processing_class=backbone.processor,
             data_collator=FeatureCollator(backbone.features[pooling]),
             train_dataset=backbone.rows["train"],
             eval_dataset=backbone.rows["validation"],
@@ -258,7 +258,7 @@ def render(result: Mapping[str, Any]) -> str:
         [
             _render_rows(["backbone", "pooling", "lambda", "learning rate"], heads, result["baselines"]),
             f"Percent; mean and 95% interval over {seeds} seeds, which differ in the order of the pairs. A tie is "
-            "wrong; the most of any seed is given. Mean rewards are those of the test pairs, the loss is that of the "
+            "wrong; ties are the maximum over the seeds. Mean rewards are over the test pairs, and the loss over the "
             f"validation pairs, centering included. Pairs: {counts[0]}.",
             _render_rows(["trained", "learning rate"], frozen, result["frozen_baselines"]),
             f"One seed on {result['frozen_model']}. Pairs: {counts[1]}: enough to see that each way runs, not to rank "

@@ -234,7 +234,7 @@ def render_parity(records: Sequence[Record]) -> str:
             cosine = {"{:.5f}": record["gradient_cosine"].get(name)}
             spread = f"{record['reward_spread']:.2f}"
             rows.append((f"{record['model']}, {name}", f"{difference:.4f}", spread, *racing.format_cells(cosine)))
-    columns = ("beside float32", "rewards differ by", "standard deviation of rewards", "cosine of gradients")
+    columns = ("against float32", "reward difference", "standard deviation of rewards", "cosine of gradients")
     return racing.make_table(columns, rows, records)
 
 

@@ -217,7 +217,7 @@ def render(records: list[Record]) -> str:
 
 
 def render_race(title: str, records: Sequence[Record], reference: str) -> str:
-    columns = ("time", "dialogues/s", "real-time factor", "peak memory", "of a matrix product", "reward differs by")
+    columns = ("time", "dialogues/s", "real-time factor", "peak memory", "of matmul speed", "reward difference")
     rows = []
     for record in records:
         for way, times in record["seconds"].items():
@@ -231,7 +231,7 @@ def render_race(title: str, records: Sequence[Record], reference: str) -> str:
             rate, factor = record["settings"]["dialogues"] / seconds, seconds / record["audio_s"]
             speed = (f"{seconds:.1f} s", f"{rate:.2f}", f"{factor:.5f}")
             rows.append((f"{record['model']}, {way}", *speed, *racing.format_cells(cells)))
-    return racing.make_table((title, *columns, f"faster than {reference} by"), rows, records)
+    return racing.make_table((title, *columns, f"speed-up over {reference}"), rows, records)
 
 
 def render_profiles(records: Sequence[Record]) -> str:

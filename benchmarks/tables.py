@@ -1,4 +1,4 @@
-"""Put the tables of result files between their markers in the README, and render the card of `checkpoints/nano`.
+"""Put the table of results between its markers in the README, and render the card of `checkpoints/nano`.
 
 python -m benchmarks.tables
 """
@@ -16,84 +16,48 @@ from sdiareward.cards.model_card import ModelRelease, render_model_card
 from sdiareward.common.files import write_file
 from sdiareward.common.package import NANO, PACKAGE
 from sdiareward.common.tables import render_markdown_table
-from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN
 
 
 _CAPTION = (
-    "Pairwise accuracy in percent with 95% intervals; a tie is wrong. These intervals are percentiles of a bootstrap, "
-    "which from few recordings cover less ([table](docs/evaluate.md))."
+    "Pairwise accuracy in percent (95% interval; too narrow for few recordings). 50% is chance, a tie is wrong. The "
+    "baselines use the spectrum or the words only."
 )
+# Row of the README -> part, criterion, kind and voices in the result. What training did not hear comes first.
 _SHOWN = {
-    "`modality`, hibari against a game that training never heard": ("unseen", "modality", "drascula", "hibari"),
-    "`joint`, last answer from another conversation, the same game": (
-        *("unseen", "joint", "context: last_answer", "recorded"),
-    ),
-    "`modality`, hibari against a game of the training": ("known", "modality", "amazon_queen", "hibari"),
-    "`joint`, last answer from another conversation": ("known", "joint", "context: last_answer", "recorded"),
-    "`joint`, transcript of another dialogue": ("known", "joint", "context: transcript", "recorded"),
-    "`colloquialness`, scripts that counting does not solve": ("known", "colloquialness", "balanced", "all"),
+    "person or hibari, in an unheard game": ("unseen", "modality", "drascula", "hibari"),
+    "right or wrong last answer, in an unheard game": ("unseen", "joint", "context: last_answer", "recorded"),
+    "person or hibari, in a game of the training": ("known", "modality", "amazon_queen", "hibari"),
+    "right or wrong transcript": ("known", "joint", "context: transcript", "recorded"),
+    "spoken or written style": ("known", "colloquialness", "balanced", "all"),
 }
+_SCORERS = {"small": "small", "nano": "nano", "acoustic": "acoustic baseline", "text": "text baseline"}
 
 
 def read_result(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def render_nano(results: Mapping[str, Any], validity: Mapping[str, Any]) -> str:
-    kinds = {
-        ("modality", ALL_LEFT_OUT): f"`modality`, held out of training: {', '.join(results['left_out_synthesizers'])}",
-        ("modality", ALL_SEEN): "`modality`, synthesizers seen in training",
-        ("colloquialness", ALL_LEFT_OUT): "`colloquialness`, held out of training",
-        ("colloquialness", ALL_SEEN): "`colloquialness`, seen in training",
-    }
-    rows = {(row["criterion"], row["synthesizer"]): row for row in results["by_synthesizer"]}
-    return _render_table(
-        ["model", "acoustic", "text"], "nano", [(title, rows[key]) for key, title in kinds.items()]
-    ) + (f"\n\n{_CAPTION} {_describe_audit('nano', validity)}")
-
-
-def render_small(validity: Mapping[str, Any]) -> str:
-    shown = []
+def render_results(validity: Mapping[str, Any]) -> str:
+    lines = []
     for title, (part, *key) in _SHOWN.items():
         rows = {(row["criterion"], row["kind"], row["voices"]): row for row in validity[part]}
-        shown.append((title, rows[tuple(key)]))
-    table = _render_table(["small", "nano", "acoustic", "text"], "small", shown)
-    return f"{table}\n\n{_CAPTION} {_describe_audit('small', validity)}"
+        row = rows[tuple(key)]
+        shares = [format_share(row[name]) for name in _SCORERS]
+        lines.append([title, row["num_pairs"], row["small"]["num_groups"], f"**{shares[0]}**", *shares[1:]])
+    table = "\n".join(render_markdown_table(["pair", "number", "recordings", *_SCORERS.values()], lines))
+    audits = " and ".join(f"{name} {_count_passed(validity['audits'][name])}" for name in ("small", "nano"))
+    return f"{table}\n\n{_CAPTION} No training used the synthesizer hibari. Checks of the audit passed: {audits}."
 
 
-def _render_table(scorers: list[str], model: str, rows: list[tuple[str, Mapping[str, Any]]]) -> str:
-    lines = [
-        [
-            title,
-            row["num_pairs"],
-            row[scorers[0]]["num_groups"],
-            *(
-                f"**{format_share(row[name])}**" if not place else format_share(row[name])
-                for place, name in enumerate(scorers)
-            ),
-        ]
-        for title, row in rows
-    ]
-    titles = [
-        {"model": model, "acoustic": "acoustic baseline", "text": "text baseline"}.get(name, name) for name in scorers
-    ]
-    return "\n".join(render_markdown_table(["pairs", "number", "recordings", *titles], lines))
-
-
-def _describe_audit(model: str, validity: Mapping[str, Any]) -> str:
-    statuses = [verdict["status"] for verdict in validity["audits"][model]["verdicts"]]
-    measured = len(statuses) - statuses.count(NOT_MEASURED)
-    return f"{model} passes {statuses.count(PASS)} of {measured} checks of the audit."
+def _count_passed(audit: Mapping[str, Any]) -> str:
+    statuses = [verdict["status"] for verdict in audit["verdicts"]]
+    return f"{statuses.count(PASS)} of {len(statuses) - statuses.count(NOT_MEASURED)}"
 
 
 def render_readme(text: str) -> str:
-    validity = read_result(RESULTS / "validity.json")
-    tables = {"nano": render_nano(read_result(NANO / "results.json"), validity), "small": render_small(validity)}
-    for name, table in tables.items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"<!-- /{name} -->")
-        text = f"{before}{begin}{table}\n{end}{after}"
-    return text
+    before, begin, rest = text.partition("<!-- results -->\n")
+    _, end, after = rest.partition("<!-- /results -->")
+    return f"{before}{begin}{render_results(read_result(RESULTS / 'validity.json'))}\n{end}{after}"
 
 
 def render_nano_card() -> str:

@@ -91,7 +91,7 @@ def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, enc
 
     def train_ours(rows: Any) -> Callable[[], RewardTrainer]:
         collate = keep(PairCollator(processor))
-        return lambda: SDiaRewardTrainer(make_model(), processor, config, train_dataset=rows, data_collator=collate)
+        return lambda: SDiaRewardTrainer(make_model(), config, collate, rows, processing_class=processor)
 
     with tempfile.TemporaryDirectory() as folder:
         pairs, config = _make_pairs(dialogues), _make_config(args, folder, device)
@@ -221,7 +221,7 @@ def render_steps(records: Sequence[Record]) -> str:
             }
             speed = (f"{median(times):.2f} s", f"{record['tokens'] / median(times):,.0f}")
             rows.append((f"{record['model']}, {record['part']}, {way}", *speed, *racing.format_cells(optional)))
-    columns = ("a step", "tokens/s", "of a matrix product", "peak memory", "first loss", f"faster than {TRL} by")
+    columns = ("a step", "tokens/s", "of matmul speed", "peak memory", "first loss", f"speed-up over {TRL}")
     return racing.make_table(("training", *columns), rows, records)
 
 

@@ -1,4 +1,4 @@
-"""What nano and small follow: by family of pairs, on a source that no training heard, and under attacks.
+"""What nano and small follow: by kind of pair, on an unseen source, and under attacks.
 
     python -m benchmarks.validity --known runs/open/sdiareward --unseen runs/unseen/sdiareward
 
@@ -58,7 +58,7 @@ Scores = Mapping[str, Mapping[str, Any]]
 @dataclass(kw_only=True)
 class Arguments:
     known: str = field(metadata={"help": "folder of pairs whose sources small was trained on"})
-    unseen: str = field(metadata={"help": "folder of pairs of a source that no training heard"})
+    unseen: str = field(metadata={"help": "folder of pairs of an unseen source"})
     models: list[str] = field(default_factory=lambda: ["small", "nano"], metadata={"help": "names or folders"})
     num_pairs: int = field(default=30, metadata={"help": "known pairs of a criterion, kind and voice at most"})
     num_audited: int = field(default=60, metadata={"help": "pairs of the audits"})
@@ -106,11 +106,12 @@ def score(pairs: datasets.Dataset, name: str, args: Arguments) -> dict[str, Scor
     found: dict[str, Scores] = {}
     for model in args.models:
         folder = args.output_dir / f"{name}_{Path(model).name}"
-        baselines = ["--no_baselines"] if found else ["--baseline_data", args.known]
-        options = ["--dataset", path, "--output_dir", folder, *baselines]
+        config = args.output_dir / f"{name}.yaml"
+        config.write_text(f"{'baselines: false' if found else f'baseline_data: {args.known}'}\n", encoding="utf-8")
+        options = ["--dataset", path, "--output_dir", folder, "--config", config]
         _run("eval", "--model", model, "--dtype", "fast", *options)
         found[Path(model).name] = {record["pair_id"]: record for record in read_evaluation(folder).scores}
-        if "--no_baselines" not in baselines:
+        if len(found) == 1:
             kept = {kind: json.loads((folder / f"{kind}.json").read_text(encoding="utf-8")) for kind in KINDS}
     return found | {kind: each["scores"] for kind, each in kept.items()}
 
@@ -158,7 +159,7 @@ def measure(pairs: datasets.Dataset, scores: Mapping[str, Scores]) -> list[dict[
 
 def audit(model: str, args: Arguments) -> dict[str, Any]:
     folder = args.output_dir / f"audit_{Path(model).name}"
-    options = ["--dataset", args.known, "--num_pairs", args.num_audited, "--output_dir", folder]
+    options = ["--dataset", args.known, "--max_samples", args.num_audited, "--output_dir", folder]
     _run("audit", "--model", model, "--dtype", "fast", *options)
     return select_audit(json.loads((folder / "audit.json").read_text(encoding="utf-8")))
 
@@ -181,12 +182,12 @@ def render(result: Mapping[str, Any]) -> str:
     head = ["attack", *(cell for model in models for cell in ("pairs", f"succeeds on {model}"))]
     return "\n\n".join(
         [
-            "### Families of pairs\n\nOther recordings and scripts of the sources that training heard.",
+            "### By kind of pair\n\nRecordings and scripts from the training sources, held out of training.",
             _render_rows(result["known"], models),
-            "### A source that no training heard",
+            "### An unseen source",
             _render_rows(result["unseen"], models),
-            f"Pairwise accuracy in percent with 95% intervals over recordings; a tie is wrong. The goals are those of "
-            f"{models[0]}; an interval that reaches below a goal leaves it open.",
+            f"Pairwise accuracy in percent with 95% intervals over recordings; a tie is wrong. "
+            f"The goals are for {models[0]}. A goal is open if the interval reaches below it.",
             "### Attacks",
             "\n".join(render_table(head, rows)),
             "Percent of the pairs in which the attack succeeds, with 95% intervals over recordings or dialogues. "

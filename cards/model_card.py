@@ -20,13 +20,14 @@ import yaml
 
 from sdiareward.auditing.report import describe_sample
 from sdiareward.auditing.verdicts import FAIL, PASS, read_audit, show_limit, show_value
-from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, iter_tensors, list_weight_files, read_json
+from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, FOLDS, iter_tensors, list_weight_files, read_json
 from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import split_commit
 from sdiareward.common.package import CARDS
 from sdiareward.common.tables import escape_code, escape_markdown, render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.evaluation.folds import render_folds
 from sdiareward.evaluation.report.sections import render_markdown
 from sdiareward.evaluation.summary import (
     ALL_LEFT_OUT,
@@ -120,6 +121,7 @@ def render_model_card(release: ModelRelease) -> str:
         pin=f', revision="{release.revision or "main"}"' if release.name else "",
         base_model=release.base_model or about.get("base_model"),
         data=escape_markdown(name_data(name_evaluated(results), find_split(results))) if results else "",
+        folds=render_folds(read_json(checkpoint / FOLDS)) if (checkpoint / FOLDS).is_file() else "",
         results=report.strip(),
         has_figure=is_figure_here and results,
         audit=render_findings(read_audit(checkpoint / AUDIT)) if (checkpoint / AUDIT).is_file() else "",
@@ -264,12 +266,12 @@ def name_evaluated(results: Mapping[str, Any]) -> str:
     """Return the name of the evaluated data: on the Hub, or that of a file or folder without where it is."""
     config, model, skipped = results["config"], results["accuracies"]["model"], results.get("num_skipped") or {}
     found = {name: model["num_pairs"].get(name, 0) + skipped.get(name, 0) for name in _BENCHMARK_PAIRS}
-    is_named = any(_BENCHMARK_NAME.search(config.get(name) or "") for name in ("dataset", "dataset_name"))
+    is_named = any(_BENCHMARK_NAME.search(config.get(name) or "") for name in ("dataset", "dataset_config"))
     if is_named and found == _BENCHMARK_PAIRS:
         return "ESDR-Bench"
     parts = PurePath(config["dataset"]).parts
     name = find_hub_id(results) or "/".join(parts[-2:] if parts[-1] == _BUILT else parts[-1:])
-    return f"{name}, {config['dataset_name']}" if config.get("dataset_name") else name
+    return f"{name}, {config['dataset_config']}" if config.get("dataset_config") else name
 
 
 def find_split(results: Mapping[str, Any]) -> str | None:
@@ -305,7 +307,7 @@ def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
             # Not the name alone, which may be that of somebody's data on the Hub.
             dataset_type=find_hub_id(results) or f"{name}, not read from the Hub",
             dataset_name=name,
-            dataset_config=results["config"].get("dataset_name"),
+            dataset_config=results["config"].get("dataset_config"),
             dataset_revision=split_commit(results["config"]["dataset"])[1],
             dataset_split=find_split(results),
             metric_type="esdr_accuracy",

@@ -317,7 +317,7 @@ def _require_own_code(checkpoint: Path, *, has_model: bool) -> None:
     """Raise unless auto classes, and tasks of pipelines, are mapped to classes of this package only."""
     config = read_json(checkpoint / CONFIG)
     if (found := config.get("model_type")) != "sdiareward":
-        remedy = "make a checkpoint of this package of it first, with sdiareward convert"
+        remedy = "make a checkpoint of this package of it first, with sdiareward build convert"
         raise ValueError(f"{checkpoint}: its model_type is {found!r}; {remedy}.")
     wanted = {"AutoConfig": CONFIG, "AutoProcessor": PROCESSOR} | ({"AutoModel": CONFIG} if has_model else {})
     for auto_class, name in wanted.items():

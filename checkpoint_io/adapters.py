@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from .models import find_base, find_checkpoint
 
 
 if TYPE_CHECKING:
-    from peft import PeftModel
+    from peft import PeftConfig, PeftModel
 
     from sdiareward.modeling_sdiareward import SDiaRewardModel
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -24,13 +25,20 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection
     """Add low-rank adapters to the text model, scaled by `alpha / r`; score and pooler stay trainable."""
     from peft import LoraConfig, get_peft_model
 
-    saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
     if train_projection:
-        saved.append(PROJECTION)
         # Most updates are smaller than half a step of bfloat16.
         model.model.audio_tower.proj.float()
-    adapters = LoraConfig(r=r, lora_alpha=alpha, target_modules=TEXT_PROJECTIONS, modules_to_save=saved)
-    return get_peft_model(model, adapters)
+    saved = [PROJECTION] if train_projection else None
+    return get_peft_model(model, fit_adapters(LoraConfig(r=r, lora_alpha=alpha, modules_to_save=saved), model))
+
+
+def fit_adapters(config: PeftConfig, model: SDiaRewardModel) -> PeftConfig:
+    """Return settings of adapters with the head saved beside them, by default on the text model."""
+    found: Any = copy(config)
+    head = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
+    found.modules_to_save = [*head, *(name for name in found.modules_to_save or () if name not in head)]
+    found.target_modules = found.target_modules or TEXT_PROJECTIONS
+    return found
 
 
 def continue_adapters(model: SDiaRewardModel, name_or_path: str | Path) -> PeftModel:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# The cross-validation results of this head.
+FOLDS = "folds.json"
 # The small model only; its base is assembled from packages.
 SMALL_PROJECTION = "projection.safetensors"
 # The remote code, for machines without this package.

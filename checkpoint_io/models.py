@@ -11,11 +11,11 @@ from sdiareward.common.hub import fetch_snapshot, find_snapshot, split_commit
 from sdiareward.common.package import NANO, SMALL
 
 from .adapter_files import read_base
-from .files import ADAPTER_CONFIG, SMALL_PROJECTION, read_json
+from .files import ADAPTER_CONFIG, FOLDS, SMALL_PROJECTION, read_json
 
 
 # Cards, results and pictures are no part of a fingerprint: they may change, or be written later.
-_DESCRIPTIONS = {"audit.json", "results.json", "run.json", "training_pairs.json"}
+_DESCRIPTIONS = {"audit.json", FOLDS, "results.json", "run.json", "training_pairs.json"}
 _DESCRIBING_SUFFIXES = {".html", ".jsonl", ".log", ".md", ".png", ".svg"}
 # Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
 _MAX_HASHED_BYTES = 64 * 2**20

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
-from cyclopts.types import NonNegativeInt
+from cyclopts.types import PositiveInt
 
 from sdiareward.common.errors import UserError
 from sdiareward.evaluation.arguments import PairsArguments
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 _ALL, _NONE = "all", "none"
 # Arguments that the job takes under their names.
-_AS_THEY_ARE = ("split", "train_split", "num_pairs", "sounds_dir", "seed", "audio_root", "baseline_data")
+_AS_THEY_ARE = (
+    "criterion",
+    "split",
+    "max_samples",
+    "sounds_dir",
+    "seed",
+    "audio_root",
+    "train_split",
+    "baseline_data",
+)
 
 
 @Parameter(name="*")
@@ -31,12 +40,12 @@ class AuditArguments(ModelArguments, PairsArguments):
     """What to audit on what.
 
     Args:
-        dataset: Folder or Hub id of pairs, or a .json, .jsonl or .parquet file.
+        dataset: Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs.
         output_dir: Folder for audit.html, audit.md, audit.json and every reward.
         render: Write the page from this audit.json, beside it or in --output_dir; needs no model and no data.
         split: Split to audit on; test by default; a single file has no splits.
-        num_pairs: Pairs to draw, over subsets, recordings and synthesizers; 0 for all.
-        nuisances: Perturbations to apply, all or none.
+        max_samples: Number of pairs to audit, drawn evenly from subsets, recordings and synthesizers.
+        perturbations: Perturbations to apply, all or none.
         attacks: Attacks to try, all or none.
         sounds_dir: Folder of recordings, in folders named after their sounds, to use instead of synthetic ones.
         parts: Parts of the audit, or all.
@@ -49,8 +58,8 @@ class AuditArguments(ModelArguments, PairsArguments):
     output_dir: Path | None = None
     render: Path | None = None
     split: str | None = None
-    num_pairs: NonNegativeInt = 60
-    nuisances: list[str] = field(default_factory=lambda: [_ALL])
+    max_samples: PositiveInt = 60
+    perturbations: list[str] = field(default_factory=lambda: [_ALL])
     attacks: list[str] = field(default_factory=lambda: [_ALL])
     sounds_dir: str | None = None
     parts: list[str] = field(default_factory=lambda: [_ALL])
@@ -62,7 +71,7 @@ class AuditArguments(ModelArguments, PairsArguments):
 def audit(args: AuditArguments | None = None) -> int:
     """Perturb and attack pairs, and measure how much the rewards of a model move.
 
-    The same command resumes a run that was killed; docs/audit.md explains every check.
+    The same command resumes a killed run; docs/audit.md explains every check.
     """
     from sdiareward.auditing.report import render_audit_page, write_audit
     from sdiareward.auditing.verdicts import find_unknown_patterns, list_checks, read_audit, require_same_pairs
@@ -70,7 +79,7 @@ def audit(args: AuditArguments | None = None) -> int:
 
     args = args or AuditArguments()
     if unknown := find_unknown_patterns(args.fail_on):
-        raise UserError(f"--fail-on: there is no check {unknown[0]!r}; the checks are {', '.join(list_checks())}.")
+        raise UserError(f"--fail_on: there is no check {unknown[0]!r}; the checks are {', '.join(list_checks())}.")
     against = None if args.against is None else read_audit(args.against)
     earlier = None if against is None else against["verdicts"]
     if args.render is not None:
@@ -82,8 +91,8 @@ def audit(args: AuditArguments | None = None) -> int:
     else:
         auditor = _make_auditor(args)
         folder = auditor.output_dir
-        if auditor.notice is not None:
-            print(f"sdiareward: notice: {auditor.notice}", file=sys.stderr)
+        for notice in auditor.notices:
+            print(f"sdiareward: notice: {notice}", file=sys.stderr)
         if against is not None:
             require_same_pairs(against, auditor.run, len(auditor.sample))
         found = auditor.audit()
@@ -105,7 +114,7 @@ def _make_auditor(args: AuditArguments) -> Auditor:
         args.make_spec(),
         args.dataset,
         args.output_dir,
-        nuisances=_choose_names("--nuisances", args.nuisances, PERTURBATIONS),
+        perturbations=_choose_names("--perturbations", args.perturbations, PERTURBATIONS),
         attacks=_choose_names("--attacks", args.attacks, ATTACKS),
         parts=_choose_names("--parts", args.parts, PARTS),
         **{name: getattr(args, name) for name in _AS_THEY_ARE},

@@ -1,4 +1,4 @@
-"""`sdiareward compare`: tell which of several systems sounds better, and whether that is sure."""
+"""`sdiareward compare`: report which of several systems sounds better, and whether the difference is clear."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def compare(
     embed_audio: Literal["all", "none"] = "all",
     model: ModelArguments = MODEL,
 ) -> int:
-    """Tell which of several systems sounds better, and whether that is sure.
+    """Report which of several systems sounds better, and whether the difference is clear.
 
-    From two folders of dialogues to a verdict; docs/compare.md has the forms of folders and tables.
+    docs/compare.md describes the folders and tables.
 
     Args:
-        systems: Folder of dialogues, JSON lines or Parquet file of each system, or NAME=PATH; or one table of all.
+        systems: Folder or table of dialogues of each system, or NAME=PATH; or one table of all.
         criterion: modality (how dialogues sound), colloquialness (how they are worded), joint (both), or all three.
         output_dir: Folder for compare.json, compare.parquet and the page; compare-A-B by default.
         pattern: How recordings are named, such as {dialogue}_{turn}_{role}.wav; NAME_0_user.wav by default.
@@ -51,10 +51,10 @@ def compare(
         form: Whether recordings are turns or calls; by default decided from their names, lengths and channels.
         user_channel: The user's channel of stereo calls; left is assumed.
         window: Turns of a call that are scored together: an even number from 2 to 16.
-        audio_root: Folder that relative paths in tables begin at and no recording may lie outside of.
-        match_level: Bring the recordings of all systems to one level first, so that none wins by its loudness.
+        audio_root: Folder for relative paths in tables; recordings outside of it are refused.
+        match_level: Bring all recordings to one level first, so that loudness does not decide.
         num_bootstrap: Bootstrap draws of the intervals.
-        seed: Seed of those draws.
+        seed: Seed of the draws.
         embed_audio: Recordings that the page plays.
     """
     from sdiareward.evaluation.comparison import OtherProcessError, compare, name_output_dir

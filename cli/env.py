@@ -22,7 +22,7 @@ RECORDED = EXAMPLES / "rewards.json"
 def env() -> int:
     """Print versions, devices and missing extras, and check two rewards against the recorded ones.
 
-    Exit status: 1 if a reward differs. The report can be pasted into an issue: it shows no token and no path.
+    The exit status is 1 if a reward differs. Paste the report into an issue: it has no token and no path.
     """
     for lines in (_list_versions(), _list_missing_extras(), _list_devices()):
         for name, text in lines:

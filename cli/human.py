@@ -38,7 +38,7 @@ def sample(
     texts: Path | None = None,
     data: DatasetArguments = DATASET,
 ) -> None:
-    """Draw a study from a finished evaluation; its pairs are read again, or those of --dataset.
+    """Draw a study from the pairs of a finished evaluation.
 
     Args:
         eval_dir: output_dir of a finished evaluation, by `sdiareward eval`.
@@ -46,7 +46,7 @@ def sample(
         seed: Seed of everything that is drawn.
         high: Correctly ordered pairs with large margins.
         low: Correctly ordered pairs with the smallest margins.
-        random: Pairs from all the rest.
+        random: Pairs from the rest.
         wrong: Pairs that the model orders wrongly.
         tie: Let raters answer `cannot tell`.
         texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
@@ -60,8 +60,8 @@ def sample(
     config = evaluation.config
     dataset = data.dataset or config.get("dataset")
     if not dataset:
-        raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
-    name, root = data.dataset_config or config.get("dataset_name"), data.audio_root or config.get("audio_root")
+        raise UserError("the evaluation does not record its data set; give it with --dataset and --split.")
+    name, root = data.dataset_config or config.get("dataset_config"), data.audio_root or config.get("audio_root")
     pairs = load_pairs(dataset, data.split or evaluation.run.get("split"), name=name, audio_root=root)
     sizes = {"high": high, "low": low, "random": random, "wrong": wrong}
     key = sample_study(evaluation, pairs, output_dir, seed=seed, sizes=sizes, allow_tie=tie, texts=written)
@@ -146,11 +146,11 @@ def rate(
 
     Args:
         study_dir: Folder of the study; key.json need not be in it.
-        rater: Name of the only rater; the same name resumes; by default raters give theirs on the page.
+        rater: Name of the only rater; the same name resumes. By default raters enter their names on the page.
         port: Port of the page; a free one by default.
-        host: Address to listen at, such as 0.0.0.0 for raters elsewhere; another one needs a key.
+        host: Address to listen at, such as 0.0.0.0 for raters elsewhere, who then need a key.
         key_file: File with the key in the raters' address; by default, with --host, a new key at every start.
-        public_url: Address by which raters reach the page, such as that of a proxy with TLS.
+        public_url: Address at which raters reach the page, such as the address of a proxy with TLS.
     """
     from sdiareward.evaluation.human.server import LOCAL_HOSTS, RatingServer
 
@@ -181,7 +181,7 @@ def score(study_dir: Path, /, *, key: Path | None = None) -> None:
 
     Args:
         study_dir: Folder of the study, with the answers.
-        key: The study's key.json, if it is kept elsewhere.
+        key: The study's key.json, if it is in another folder.
     """
     from sdiareward.evaluation.human.study import SCORES, Study, score_study
     from sdiareward.judges.wavreward.ab_study import score_ab_study

@@ -30,7 +30,7 @@ class PushArguments:
 
     Args:
         yes: Publish; without it, only print the plan.
-        preview: New or empty folder for the card, its pictures and the list of files as they would be published.
+        preview: New or empty folder for the card, its pictures and the list of files.
         private: Make the repository private.
         revision: Branch, created if missing.
         create_pr: Propose the files as a pull request.
@@ -53,7 +53,7 @@ PUSH = PushArguments()
 PUSHES = make_app(
     "push",
     "Publish a data set, a model, the metric or the demo on the Hub.",
-    help_epilogue="The token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted push.",
+    help_epilogue="The token comes from HF_TOKEN or `hf auth login`. The same command resumes an interrupted push.",
 )
 
 
@@ -66,7 +66,7 @@ def dataset(
     Args:
         source: Folder of the data set, as `sdiareward build` writes it.
         repo: ORG/NAME on the Hub; a name alone is in the account of the token.
-        gated: Let readers request access, granted in this way.
+        gated: Require a request for access, granted at once (auto) or by you (manual).
         metadata: Folder of its metadata release, which is published too.
     """
     from sdiareward.cards.push import plan_dataset
@@ -83,7 +83,7 @@ def model(
     gated: Gated | None = None,
     results: Path | None = None,
     base_model: str | None = None,
-    dataset: list[str] | None = None,
+    datasets: list[str] | None = None,
     head_only: bool = False,
     push: PushArguments = PUSH,
 ) -> None:
@@ -92,17 +92,17 @@ def model(
     Args:
         source: Folder of the checkpoint.
         repo: ORG/NAME on the Hub; a name alone is in the account of the token.
-        gated: Let readers request access, granted in this way.
+        gated: Require a request for access, granted at once (auto) or by you (manual).
         results: results.json of its evaluation; the checkpoint's by default.
         base_model: Its base on the Hub; from about.md by default.
-        dataset: Training data on the Hub; from about.md by default.
+        datasets: Training data on the Hub; from about.md by default.
         head_only: Publish the head alone; the base must be unchanged.
     """
     from sdiareward.cards.push import plan_model
 
     # The card's examples load the version that is being published.
     chosen: dict[str, Any] = {"revision": push.tag or (push.revision if push.revision != "main" else None)}
-    chosen |= {"results": results, "base_model": base_model, "datasets": dataset or [], "head_only": head_only}
+    chosen |= {"results": results, "base_model": base_model, "datasets": datasets or [], "head_only": head_only}
     _push(push, repo, lambda: plan_model(source, repo_id=repo, **chosen), gated)
 
 
@@ -161,6 +161,6 @@ def _push(push: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
         except (UserError, OSError, ValueError, PublishError) as error:
             raise UserError(format_user_error(error) or str(error)) from None
     for path in pushed.kept:
-        print(f"sdiareward: notice: {path} is in the repository but not in the plan, and stays", file=sys.stderr)
+        print(f"sdiareward: notice: {path} is kept: it is in the repository, but not in the plan", file=sys.stderr)
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")
     print(pushed.pull_request_url or pushed.url)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts.types import PositiveInt
 
 from sdiareward.calls.reading import CallSettings, find_calls
 from sdiareward.calls.recordings import CALL_SUFFIXES, CallFiles, Form, UserChannel, has_one_clock, pair_files
 from sdiareward.calls.turns import CallRules
+from sdiareward.common.commands import YAML_ONLY
 from sdiareward.scoring.model_spec import DATASET, MODEL, DatasetArguments, ModelArguments
 
 from .calls import describe_call, score_call
@@ -32,30 +36,31 @@ def score(
     form: Form | None = None,
     user_channel: UserChannel | None = None,
     segments: Path | None = None,
-    user: str | None = None,
-    assistant: str | None = None,
-    window: int = 6,
+    user: Annotated[str | None, YAML_ONLY] = None,
+    assistant: Annotated[str | None, YAML_ONLY] = None,
+    window: Annotated[int, YAML_ONLY] = 6,
     turns_dir: Path | None = None,
     json: bool = False,
     data: DatasetArguments = DATASET,
+    user_turns: Path | None = None,
     output_dir: Path | None = None,
-    limit: PositiveInt | None = None,
+    max_samples: PositiveInt | None = None,
     seed: int = 0,
     strict: bool = False,
     engine: Literal["local", "ray"] | None = None,
-    num_actors: PositiveInt | None = None,
-    gpus_per_actor: float | None = None,
+    num_actors: Annotated[PositiveInt | None, YAML_ONLY] = None,
+    gpus_per_actor: Annotated[float | None, YAML_ONLY] = None,
     model: ModelArguments = MODEL,
 ) -> int:
     """Score one dialogue, two and their margin, or a data set.
 
-    Give one or two dialogues, or --dataset and --output_dir. To use N devices, start it with
-    `accelerate launch --num_processes N -m sdiareward.cli score ...`.
+    Give one or two dialogues, the recordings of a user's turn and of the answer, or --dataset. To use N devices, start
+    it with `accelerate launch --num_processes N -m sdiareward.cli score ...`.
 
     Args:
         dialogue: JSON file with the turns' role, audio and text, or a folder of audio files; a recording of a call, or
-            a folder of its two sides; or a folder of dialogues or calls.
-        other: A second dialogue to compare with the first.
+            a folder of its two sides; or a folder of dialogues or calls; or the recording of a user's turn.
+        other: A second dialogue to compare with the first; or the recording of the answer.
         criterion: Prompt to score under; by default the column `criterion` of a data set, else joint.
         form: Whether recordings are turns or calls; by default decided from their names, lengths and channels.
         user_channel: The user's channel of a stereo call; left is assumed.
@@ -65,8 +70,9 @@ def score(
         window: Turns of a call that are scored together: an even number from 2 to 16.
         turns_dir: Folder for the turns of a call, as dialogues.
         json: Print one JSON object instead of lines.
+        user_turns: Folder of the user's turns; the folder that is scored has the assistant's turns, as in compare.
         output_dir: Folder for scores.parquet, skipped.jsonl and summary.json; the same command resumes a killed run.
-        limit: Number of rows to score, drawn evenly from subsets, recordings and synthesizers; all by default.
+        max_samples: Number of rows to score, drawn evenly from subsets, recordings and synthesizers; all by default.
         seed: Seed of that draw.
         strict: Exit with 1 if a row was skipped.
         engine: What runs it; local by default.
@@ -80,21 +86,19 @@ def score(
     call, of_call = _find_call(given, calls), {"segments": segments, "turns_dir": turns_dir}
     if call is None and any(of_call.values()):
         raise ValueError("--segments and --turns_dir are for one call; give its recording, or the folder of its two.")
-    folders = [path for path in given if call is None and holds_dialogues(path, calls)]
+    folders = [path for path in given if call is None and (user_turns or holds_dialogues(path, calls))]
     if len(folders) == 2:
         raise ValueError(f"{dialogue} and {other} are folders of dialogues; compare them with `sdiareward compare`.")
     if folders == given and given and data.dataset is None:
-        if output_dir is None:
-            raise ValueError(f"{dialogue}: is a folder of dialogues; add --output_dir, a folder for the scores.")
         data, given = replace(data, dataset=str(dialogue)), []
     if bool(given) == (data.dataset is not None):
         raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
     if call is None and given and output_dir is not None and given[0].is_dir():
-        raise ValueError(f"{dialogue}: is one dialogue, or holds none; --output_dir is for a folder of dialogues.")
+        raise ValueError(f"{dialogue}: is one dialogue, or has none; --output_dir is for a folder of dialogues.")
     of_ray: dict[str, Any] = {"num_actors": num_actors, "gpus_per_actor": gpus_per_actor}
     of_data = {
         "output_dir": output_dir if call is None else None,
-        "limit": limit,
+        "max_samples": max_samples,
         "seed": seed,
         "strict": strict,
         "engine": engine,
@@ -109,8 +113,10 @@ def score(
         return 0
     if given:
         return _score_files(given, criterion, calls, model, is_json=json)
-    if output_dir is None or json:
-        raise ValueError("--dataset needs --output_dir, a folder for the scores; --json is for files of dialogues.")
+    if json:
+        raise ValueError("--json is for files of dialogues; of a data set, --output_dir gets summary.json.")
+    if output_dir is None and (engine == "ray" or int(os.environ.get("WORLD_SIZE", "1")) > 1):
+        raise ValueError("several processes need --output_dir, a folder for the scores.")
     if data.split is not None and Path(str(data.dataset)).is_file():
         raise ValueError(f"{data.dataset}: is one file, which has no splits; omit --split {data.split}.")
     from sdiareward.scoring.dataset import ScoringJob, score_dataset, score_on_ray
@@ -120,13 +126,16 @@ def score(
         str(data.dataset),
         data.split,
         data.dataset_config,
-        limit=limit,
+        limit=max_samples,
         seed=seed,
         criterion=criterion,
         audio_root=data.audio_root,
         calls=calls,
+        user_turns=None if user_turns is None else str(user_turns),
     )
-    summary = score_on_ray(job, output_dir, **of_ray) if engine == "ray" else score_dataset(job, output_dir)
+    with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
+        folder = Path(place)
+        summary = score_on_ray(job, folder, **of_ray) if engine == "ray" else score_dataset(job, folder)
     if summary is None:  # Of several processes the main one prints.
         return 0
     print(_describe_scores(summary, job.model.load_processor().max_turn_s if summary.num_cut else None, output_dir))
@@ -154,13 +163,20 @@ def _score_files(
     from sdiareward.pairs.labels import name_criterion
     from sdiareward.pairs.messages import list_recordings, read_dialogue
 
-    dialogues = [read_dialogue(path, calls.form) for path in paths]
+    spec = model.make_spec()
+    if len(paths) == 2 and all(path.suffix.lower() in CALL_SUFFIXES for path in paths):
+        dialogues = [read_dialogue((paths[0], paths[1]), calls.form)]
+        told = "are read as the user's turn and the answer; use --form call for the two sides of a call"
+        print(f"sdiareward: notice: {paths[0]} and {paths[1]} {told}", file=sys.stderr)
+        paths = [Path(f"{paths[0]} {paths[1]}")]
+    else:
+        dialogues = [read_dialogue(path, calls.form) for path in paths]
     for path in paths:
         if path.is_dir() and pair_files(list_recordings(path)):
             told = "its recordings are read as turns; use --form call for the two sides of a call"
             print(f"sdiareward: notice: {path}: {told}", file=sys.stderr)
     criterion = name_criterion(criterion)
-    scorer = model.make_spec().load(criterion)
+    scorer = spec.load(criterion)
     report: dict[str, Any] = {"criterion": criterion, "dialogues": []}
     for path, dialogue in zip(paths, dialogues, strict=True):
         heard: dict[int, Heard] = {}
@@ -181,7 +197,7 @@ def _score_files(
     return 0
 
 
-def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> str:
+def _describe_scores(summary: Summary, hears_s: float | None, output: Path | None) -> str:
     speed = f", real-time factor {summary.real_time_factor:.4f}" if summary.real_time_factor else ""
     lines = [
         f"{summary.num_scored} of {summary.num_rows} rows, {summary.audio_s / 3600:.2f} h of audio; "
@@ -204,8 +220,9 @@ def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> s
         lines.append(f"{summary.num_skipped} skipped:")
         lines += [f"  row {row}: {' '.join(why.split())}" for row, why in summary.reasons.items()]
         if summary.num_skipped > len(summary.reasons):
-            lines.append(f"  and {summary.num_skipped - len(summary.reasons)} more in {output / 'skipped.jsonl'}")
-    return "\n".join([*lines, f"Table: {output / 'scores.parquet'}"])
+            place = f" in {output / 'skipped.jsonl'}" if output else ""
+            lines.append(f"  and {summary.num_skipped - len(summary.reasons)} more{place}")
+    return "\n".join([*lines, *([f"Table: {output / 'scores.parquet'}"] if output else [])])
 
 
 def _as_table(rewards: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -23,7 +23,7 @@ def serve(
 ) -> None:
     """Answer requests for rewards over HTTP.
 
-    SIGTERM ends it: accepted requests are answered, new ones are refused, the exit status is 0.
+    On SIGTERM the server answers accepted requests, refuses new ones and exits with status 0.
 
     Args:
         api_key_file: File with the key that clients must send; the variable SDIAREWARD_API_KEY by default, if set.
@@ -54,15 +54,15 @@ def demo(
     share: bool = False,
     model: ModelArguments = MODEL,
 ) -> None:
-    """Open a page on which a model can be tried.
+    """Open a page to try a model.
 
     Args:
         also: Further models to choose from on the page, such as small.
         also_revisions: Branch, tag or commit of each of the further models on the Hub.
-        host: Address to listen at; the default is this machine only.
+        host: Address to listen at; by default only this machine reaches it.
         port: Port of the page.
         open: Open the page in a browser.
-        share: Also give a public https address, through a server of Gradio; whoever knows it can enter.
+        share: Also open a public https address through Gradio's server; everyone with the address can use the page.
     """
     from sdiareward.serving.demo.app import build, launch, load_scorer
 

@@ -1,7 +1,8 @@
 """The command line: an app of cyclopts, and what its commands share.
 
-`--config FILE.yaml` holds flags, which override it. Names with a revision get its commit, the folder of `--output_dir`
-is locked, and a user error ends with one line and exit status 2.
+`--config FILE.yaml` has the options of a command; flags override it, and options marked `YAML_ONLY` have no flag.
+A name with a revision gets its commit, the folder of `--output_dir` is locked, and a user error ends with one line and
+exit status 2.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from argparse import SUPPRESS
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
@@ -19,8 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-import yaml
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.config import Dict
 
 from .errors import AGAIN, UserError, explain_missing_extra, format_user_error
@@ -32,19 +33,32 @@ from .settings import read_mapping, require_minimums
 
 # Set to anything, it prints the traceback of an error before its line.
 TRACEBACK_VARIABLE = "SDIAREWARD_TRACEBACK"
+# Of a script of TRL, which reads its flags itself.
+Words = Annotated[str, Parameter(allow_leading_hyphen=True)]
+# TRL's name of an option -> its name here; every command takes both.
+_SYNONYMS = {"model_name_or_path": "model", "dataset_name": "dataset"}
 # One row of each kind of data, which the help of every command that reads data shows.
 PAIR_ROW = '{"prompt": "user.wav", "chosen": "better.wav", "rejected": "worse.wav"}'
 _TURNS = """{"role": "user", "audio": "call7/0.wav", "text": "Hello?"},
     {"role": "assistant", "audio": "call7/1.wav", "text": "Hi there."}]}"""
 DIALOGUE_ROW = f'{{"id": "call7", "turns": [\n    {_TURNS}'
 MANIFEST_ROW = f'{{"id": "call7", "language": "en", "license": "CC0-1.0", "turns": [\n    {_TURNS}'
-_MORE = "Paths begin at the file, then at --audio_root; docs/data_format.md has all forms."
+_MORE = "Relative paths begin at the file, then at --audio_root; docs/data_format.md lists all forms."
 PAIR_HELP = f"A row of a JSON lines file of pairs:\n  {PAIR_ROW}\n{_MORE}"
 DIALOGUE_HELP = f"A row of a JSON lines file of dialogues:\n  {DIALOGUE_ROW}\n{_MORE}"
-SYSTEM_HELP = f"{DIALOGUE_HELP}\nOf all systems in one file, with the name in the key `system`."
-MANIFEST_HELP = (
-    f"A line of the manifest.jsonl of own recordings (source: folder):\n  {MANIFEST_ROW}\ndocs/data.md has every key."
-)
+SYSTEM_HELP = f"{DIALOGUE_HELP}\nA file of all systems has the name of each in the key `system`."
+MANIFEST_HELP = f"A row of manifest.jsonl (source: folder):\n  {MANIFEST_ROW}\ndocs/build_data.md has every key."
+
+
+def _refuse_flags(arguments: Any) -> None:
+    for argument in arguments:
+        if any(token.source == "cli" for token in argument.tokens):
+            name = argument.name.removeprefix("--")
+            raise UserError(f"{name} is a key of the YAML file of --config, not a flag; set it there.")
+
+
+# Marks an option that experiments need: a key of the file of `--config` that has no flag and is not in the help.
+YAML_ONLY = Parameter(show=False, group=Group("Keys", show=False, validator=_refuse_flags))
 
 
 def make_app(name: str, help: str | None, **options: Any) -> App:
@@ -57,9 +71,16 @@ def make_app(name: str, help: str | None, **options: Any) -> App:
 
 def run_app(app: App, argv: Sequence[str] | None = None, *, extra: str | None = None) -> int:
     """Run the command that the arguments name; return its exit status, as `run_guarded`."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = [_rename_flag(word) for word in (sys.argv[1:] if argv is None else argv)]
     chain = app.parse_commands(words)[0]
-    return run_guarded(" ".join((*app.name, *chain)), lambda: _run(app, words), extra or "".join(chain[:1]))
+    prog = " ".join(dict.fromkeys(("sdiareward", *app.name, *chain)))
+    return run_guarded(prog, lambda: _run(app, words), extra or "".join(chain[:1]))
+
+
+def _rename_flag(word: str) -> str:
+    name, sign, value = word.partition("=")
+    found = _SYNONYMS.get(name[2:].replace("-", "_")) if name.startswith("--") else None
+    return f"--{found}{sign}{value}" if found else word
 
 
 def run_guarded(prog: str, run: Callable[[], int | None], extra: str | None = None) -> int:
@@ -93,16 +114,47 @@ def _run(app: App, words: list[str]) -> int | None:
         raise UserError(f"{found}; {hint}")
     apps[-1].config = ()
     # A command with its own `config` reads that file itself; one that takes words passes them on.
-    own = {} if command is None else inspect.signature(command).parameters
-    if "--config" in words and not {"config", "words"} & set(own):
+    own = _list_parameters(apps[-1])
+    values: dict[str, Any] = {}
+    if is_given := "--config" in words and "config" not in own:
         place = words.index("--config")
-        values, source = read_mapping(Path(*words[place + 1 : place + 2])), words[place + 1]
+        given, source = read_mapping(Path(*words[place + 1 : place + 2])), words[place + 1]
+        values = {_SYNONYMS.get(name, name): value for name, value in given.items()}
+    if (name := _choose_command(apps[-1], words, values)) is not None:
+        words.insert(len(chain), name)
+        chain, apps, _ = app.parse_commands(words)
+        own = _list_parameters(apps[-1])
+    if is_given and "words" not in own:
+        place = words.index("--config")
         del words[place : place + 2]
         for name in reversed(chain):
             values = {name: values}
         apps[-1].config = Dict(data=values, source=source)
     command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
     return _start(command, bound, is_locking="config" not in own)
+
+
+def _list_parameters(app: App) -> Collection[str]:
+    return () if app.default_command is None else inspect.signature(app.default_command).parameters
+
+
+def _choose_command(app: App, words: list[str], values: dict[str, Any]) -> str | None:
+    """Take what chooses a command, such as `--recipe NAME`, from words or keys; return the command's name."""
+    names = [name for name in app if "=" in name]
+    for name in names:
+        flag, value = name.split("=")
+        for given in ([name], [flag, value]):
+            for place in range(len(words)):
+                if words[place : place + len(given)] == given:
+                    del words[place : place + len(given)]
+                    return name
+        if values.get(flag[2:]) == value:
+            del values[flag[2:]]
+            return name
+    recipes = [name.partition("=")[2] for name in names if name.startswith("--recipe=")]
+    if recipes and ("recipe" in values or any(word.partition("=")[0] == "--recipe" for word in words)):
+        raise UserError(f"there is no such recipe; the recipes are {', '.join(recipes)}.")
+    return None
 
 
 def _start(command: Callable[..., int | None], bound: inspect.BoundArguments, *, is_locking: bool) -> int | None:
@@ -137,8 +189,10 @@ def parse_options(kind: type, argv: Sequence[str] | None, *, prog: str, descript
     return sys.exit(0) if options is None else options
 
 
-def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str, **options: Any) -> list[Any]:
-    """Return dataclasses made of flags and the file of `--config`, as `trl.TrlParser` reads them."""
+def parse_trl(
+    kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str, shown: Collection[str], **options: Any
+) -> list[Any]:
+    """Return dataclasses made of flags and the file of `--config`, as `trl.TrlParser`; the help has those `shown`."""
     from trl import TrlParser
 
     class Parser(TrlParser):
@@ -152,6 +206,9 @@ def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str, **
             return found, self.refuse(unknown)
 
         def set_defaults_with_config(self, **values: Any) -> list[str]:
+            values.pop("recipe", None)
+            known = {name: self._option_string_actions.get(f"--{name}") for name in values}
+            values = {action.dest if (action := known[name]) else name: value for name, value in values.items()}
             return self.refuse(super().set_defaults_with_config(**values))
 
         def refuse(self, unknown: list[str]) -> list[str]:
@@ -165,13 +222,20 @@ def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str, **
         kept = {name: value for name, value in item.metadata.items() if name != "minimum"}
         item.metadata = MappingProxyType(kept)
     parser = Parser(kinds, prog=prog, allow_abbrev=False, **{"usage": f"{prog} [options]", **options})
+    flags = parser._option_string_actions
+    for pair in _SYNONYMS.items():
+        flags |= {f"--{name}": flags[f"--{known}"] for known in pair if f"--{known}" in flags for name in pair}
+    for action in parser._actions:
+        # The help has one spelling of an option, and none that only negates another.
+        first = action.option_strings[0]
+        action.option_strings = [f"--{_SYNONYMS.get(action.dest, action.dest)}"]
+        if action.dest not in shown or first.startswith("--no_"):
+            action.help = SUPPRESS
     try:
         given = parser.parse_args_and_config(argv)
     except ImportError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"an option needs a library that is not installed ({reason}); install or omit it.") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"--config is no YAML: {error}") from error
     for arguments in given:
         resolve_revisions(arguments)
     return list(given)

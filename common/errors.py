@@ -65,6 +65,10 @@ class PairsError(UserError, ValueError):
     """Raised for data that are not pairs, or lack a requested part."""
 
 
+class SplitNotFoundError(PairsError):
+    """Raised where data have other splits than the one that was asked for."""
+
+
 class PairsNotFoundError(PairsError, FileNotFoundError):
     """Raised if there are no data."""
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,17 @@ from .errors import UserError
 # What is read of a model.
 MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 _AT_COMMIT = re.compile(r"((?:[\w.-]+/)?[\w.-]+)@([0-9a-f]{40})")
-_SUFFIXES = (".csv", ".flac", ".json", ".jsonl", ".mp3", ".npz", ".ogg", ".parquet", ".safetensors", ".wav", ".yaml")
+_SUFFIXES = (
+    *(".csv", ".flac", ".gguf", ".json", ".jsonl", ".mp3", ".npz", ".ogg", ".parquet", ".safetensors", ".tsv", ".wav"),
+    ".yaml",
+)
 # A name on the Hub, `ORG/NAME`, has one separator.
 _MAX_SEPARATORS = 1
 _WITH_REVISION = re.compile(r"[\w.-]+/[\w.-]+@(.+)")
 _SMALLEST_FILE = {"model": "config.json", "dataset": "README.md"}
+# Of which the cache has one, if it has a repository.
+_KNOWN_FILES = ("config.json", "adapter_config.json", "README.md")
+_TIMEOUT_S = 2.0
 
 
 class ModelNotFoundError(UserError, FileNotFoundError):
@@ -31,7 +38,7 @@ class ModelNotFoundError(UserError, FileNotFoundError):
 
 
 def make_revision_field(what: str) -> Any:
-    return field(default=None, metadata={"help": f"branch, tag or commit of {what} on the Hub (default: main)"})
+    return field(default=None, metadata={"help": f"Branch, tag or commit of {what} on the Hub; main by default."})
 
 
 @dataclass(kw_only=True)
@@ -78,8 +85,15 @@ def split_commit(name: str) -> tuple[str, str | None]:
 
 
 def find_snapshot(name: str | Path) -> str:
-    """Return the folder of a model at a commit; any other name, and any path, as it is."""
-    return str(fetch_snapshot(str(name), MODEL_FILES)) if split_commit(str(name))[1] else str(name)
+    """Return the folder of a model at a commit; any other name, and any path, as it is.
+
+    Raises:
+        ModelNotFoundError: The name is neither a path nor a repository that can be read.
+    """
+    if split_commit(str(name))[1]:
+        return str(fetch_snapshot(str(name), MODEL_FILES))
+    require_model(str(name))
+    return str(name)
 
 
 def require_local(name: str) -> None:
@@ -111,18 +125,43 @@ def _find_near(path: Path) -> str | None:
     return str(found)
 
 
-def require_model(model: str) -> None:
-    """Raise `ModelNotFoundError` for a path that is not a folder; a possible repository name passes."""
+def require_model(model: str, repo_type: str = "model") -> None:
+    """Raise `ModelNotFoundError` for a name that is neither a path nor a repository in the cache or on the Hub.
+
+    Libraries would first try for a minute to reach the Hub.
+    """
+    name, _ = split_commit(model)
     try:
-        require_local(model)
+        require_local(name)
     except FileNotFoundError as error:
         raise ModelNotFoundError(f"{error} A model is the folder of a checkpoint, or a Hub id.") from error
+    if not Path(name).exists():
+        _require_repository(name, repo_type)
+
+
+@lru_cache
+def _require_repository(name: str, repo_type: str) -> None:
+    from huggingface_hub import HfApi, errors, try_to_load_from_cache
+
+    try:
+        if any(isinstance(try_to_load_from_cache(name, file, repo_type=repo_type), str) for file in _KNOWN_FILES):
+            return
+        HfApi().repo_info(name, repo_type=repo_type, timeout=_TIMEOUT_S)
+    except (errors.HFValidationError, errors.RepositoryNotFoundError) as error:
+        raise _explain_missing(name) from error
+    except errors.OfflineModeIsEnabled as error:
+        raise explain_unreachable(name) from error
+    # Which library makes the connection depends on the version.
+    except Exception as error:
+        # Whether a slow or failing Hub has it, the loader finds out.
+        if type(error).__name__ in ("ConnectError", "ConnectTimeout"):
+            raise explain_unreachable(name) from error
 
 
 def fetch_snapshot(model: str, patterns: Sequence[str], revision: str | None = None, repo_type: str = "model") -> Path:
     """Fetch some files of a repository on the Hub, from the cache where they are in it; return their folder."""
+    require_model(model, repo_type)
     name, commit = split_commit(model)
-    require_model(name)
     from huggingface_hub import errors, snapshot_download
 
     try:
@@ -134,8 +173,12 @@ def fetch_snapshot(model: str, patterns: Sequence[str], revision: str | None = N
         reason = f"has no revision {commit or revision!r}; give a branch, tag or commit that it has on the Hub."
         raise ModelNotFoundError(f"{name}: {reason}") from error
     except (errors.HFValidationError, errors.RepositoryNotFoundError) as error:
-        reason = "is neither a folder here nor a readable repository on the Hub; correct the name, or hf auth login."
-        raise ModelNotFoundError(f"{model}: {reason}") from error
+        raise _explain_missing(model) from error
+
+
+def _explain_missing(model: str) -> ModelNotFoundError:
+    reason = "is neither a folder here nor a readable repository on the Hub; correct the name, or hf auth login."
+    return ModelNotFoundError(f"{model}: {reason}")
 
 
 def explain_unreachable(model: str) -> ModelNotFoundError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 ABSENT = "-"
 _LINE_BREAKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 _MARKUP = re.compile(r"([\\`\[\]<|])")
+
+
+class Results(dict[str, Any]):
+    """What a run has measured, as in its JSON file; it prints as Markdown, and a notebook shows its tables."""
+
+    def __init__(self, content: Mapping[str, Any], text: str):
+        super().__init__(content)
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return render_html(self.text)
+
+
+def render_html(markdown: str) -> str:
+    """Return Markdown with tables as HTML; HTML inside of it is escaped."""
+    from markdown_it import MarkdownIt
+
+    return str(MarkdownIt("js-default").render(markdown))
 
 
 class Cell(NamedTuple):

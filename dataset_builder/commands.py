@@ -22,9 +22,9 @@ from .pairing import BenchSettings
 
 BUILD = make_app(
     "build",
-    "Build data sets of preference pairs from recordings; fetch, filter, release, describe them.\n\n"
-    "Without a COMMAND, `build` runs. Every command prints a summary: pairs, hours, and skipped items by reason.\n"
-    "With --strict, a skipped item gives exit status 1. The guide is docs/build_data.md.",
+    "Build a data set of preference pairs from recordings; the commands fetch, filter, release and describe data.\n\n"
+    "Every command prints a summary: pairs, hours, and skipped items by reason. With --strict, a skipped item gives\n"
+    "exit status 1. The guide is docs/build_data.md.",
     help_epilogue=MANIFEST_HELP,
 )
 CHATREWARD = make_app("chatreward", "Build ChatReward, the scored dialogues for training WavReward.")
@@ -56,7 +56,6 @@ RUN, BENCH = RunArguments(), BenchSettings()
 
 
 @BUILD.default
-@BUILD.command
 def build(
     *,
     config: Path,
@@ -156,14 +155,19 @@ def _write_by_model(kind: str, values: Any, label: str, is_dry: bool) -> list[Sk
 
 @BUILD.command
 def filter(
-    *, config: Path | None = None, folder: str | None = None, output_dir: str | None = None, run: RunArguments = RUN
+    folder: str | None = None,
+    /,
+    *,
+    config: Path | None = None,
+    output_dir: str | None = None,
+    run: RunArguments = RUN,
 ) -> int:
     """Filter a data set by rules and a judge's scores, and add the judge's labels.
 
     Args:
+        folder: Data set folder, as written by build; by default the config's.
         config: YAML file with judge (fields of ChatSettings), filter (fields of FilterSettings), annotate,
             prompt_file, cache_dir. Without a judge, only the rules apply.
-        folder: Data set folder, as written by build.
         output_dir: Output folder.
     """
     from .pairing.filtering import FilterConfig, filter_folder
@@ -284,7 +288,6 @@ def stats(
 
 
 @CHATREWARD.default
-@CHATREWARD.command(name="build")
 def build_chatreward(
     *, config: Path, output_dir: str | None = None, num_workers: int | None = None, strict: bool = False
 ) -> int:

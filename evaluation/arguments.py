@@ -1,13 +1,13 @@
 """The options of an evaluation and of an audit."""
 
-from __future__ import annotations
-
+# Without postponed annotations, which subclasses in other modules could not read.
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
+from sdiareward.common.commands import YAML_ONLY
 from sdiareward.common.hub import DatasetRevision, make_revision_field
 from sdiareward.common.package import NANO
 from sdiareward.scoring.model_spec import ModelArguments
@@ -19,18 +19,20 @@ _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 
 @dataclass(kw_only=True)
 class PairsArguments(DatasetRevision):
-    """The pairs, and those that the baselines are fitted on.
+    """The pairs to measure on, and the pairs to fit the baselines on.
 
     Args:
-        audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
-        baseline_data: Data set whose train_split the baselines are fitted on; the one that is measured by default.
-        train_split: Split that the baselines are fitted on; without it they are omitted.
+        criterion: Criterion to score under, such as modality; by default the column criterion, else joint.
+        audio_root: Folder for relative paths of recordings that are not beside the table.
+        baseline_data: Data set to fit the baselines on; by default the evaluated one.
+        train_split: Split to fit the baselines on; without it they are omitted.
     """
 
+    criterion: str | None = None
     audio_root: str | None = None
-    baseline_data: str | None = None
-    baseline_revision: str | None = make_revision_field("baseline_data")
-    train_split: str = "train"
+    baseline_data: Annotated[str | None, YAML_ONLY] = None
+    baseline_revision: Annotated[str | None, YAML_ONLY] = make_revision_field("baseline_data")
+    train_split: Annotated[str, YAML_ONLY] = "train"
 
 
 @Parameter(name="*")
@@ -39,25 +41,27 @@ class EvalArguments(ModelArguments, PairsArguments):
     """What to evaluate on what.
 
     Args:
-        dataset: Folder or Hub name of pairs, or a .json, .jsonl or .parquet file.
+        dataset: Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs.
         output_dir: Folder for scores and results; a killed run resumes there.
-        model: Folder or Hub name of the checkpoint; the nano checkpoint of the package by default.
+        model: Checkpoint folder or Hub id; the nano checkpoint of the package by default.
         judge: Name of a judge, in place of a model.
         judges_file: YAML of judges in place of configs/judges.yaml.
         judge_options: KEY=VALUE in place of the judge's settings in the file.
         retry_failed: Ask the judge again about pairs without a verdict.
-        dataset_name: Configuration of the data set.
+        dataset_config: Configuration of the data set.
         split: Split to evaluate; test by default; a single file has no splits.
         baselines: Also measure the acoustic and the text baseline.
-        limit: Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
+        max_samples: Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
         num_bootstrap: Bootstrap draws of the intervals.
-        seed: Seed of those draws and of limit.
+        seed: Seed of the bootstrap and of the draw of max_samples.
         nan: How a missing reward counts: error (default of models) or wrong (of judges).
         strict: Exit with 1 if a pair was skipped.
         report: Also write the page report/index.html.
         compare: output_dirs of other evaluations of these pairs, for the page.
-        training: run.json files of train.py whose rewards the page shows.
+        training: run.json files of trained models; the page shows their rewards.
         embed_audio: Recordings the page plays: all, or open (those that anyone may pass on), or none.
+        calibrate: New folder for a copy of the checkpoint, calibrated on these pairs so that rewards of subsets can be
+            compared; use a validation split.
     """
 
     dataset: str
@@ -66,19 +70,20 @@ class EvalArguments(ModelArguments, PairsArguments):
     judge: str | None = None
     judges_file: str | None = None
     judge_options: list[str] = field(default_factory=list)
-    retry_failed: bool = False
-    dataset_name: Annotated[str | None, Parameter(name="--dataset_config")] = None
+    retry_failed: Annotated[bool, YAML_ONLY] = False
+    dataset_config: str | None = None
     split: str | None = None
     baselines: bool = True
-    limit: PositiveInt | None = None
-    num_bootstrap: int = 1000
+    max_samples: PositiveInt | None = None
+    num_bootstrap: Annotated[int, YAML_ONLY] = 1000
     seed: int = 0
-    nan: Literal["error", "wrong"] | None = None
+    nan: Annotated[Literal["error", "wrong"] | None, YAML_ONLY] = None
     strict: bool = False
     report: bool = False
     compare: list[str] = field(default_factory=list)
-    training: list[str] = field(default_factory=list)
+    training: Annotated[list[str], YAML_ONLY] = field(default_factory=list)
     embed_audio: Literal["open", "all", "none"] = "all"
+    calibrate: str | None = None
 
     def __post_init__(self) -> None:
         from sdiareward.pairs.loading import choose_split
@@ -87,6 +92,8 @@ class EvalArguments(ModelArguments, PairsArguments):
             raise ValueError("compare and training are shown in the report only: add --report, or omit them.")
         if self.model is not None and self.judge is not None:
             raise ValueError("give either a model or a judge to evaluate.")
+        if self.judge is not None and self.calibrate is not None:
+            raise ValueError("calibrate is for a model, and a judge is given; omit one of them.")
         if self.judge is None:
             self.model = self.model or str(NANO)
         foreign = _OF_MODELS if self.judge else _OF_JUDGES

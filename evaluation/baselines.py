@@ -57,18 +57,20 @@ def load_baseline_pairs(
     baseline_data: str | None = None,
     name: str | None = None,
     audio_root: str | None = None,
+    criterion: str | None = None,
 ) -> tuple[LabelledPairs | None, str | None]:
     """Load the pairs for fitting the baselines, or return None and the reason; raise if recordings are shared."""
-    remedy = "give pairs to fit them on with --baseline_data"
+    remedy = "give pairs to fit them on with the key baseline_data of --config"
     if baseline_data is None and Path(dataset).is_file():
         return None, f"no baselines: {dataset} has one split; {remedy}"
     try:
         own_name = None if baseline_data else name
-        pairs = load_pairs(baseline_data or dataset, train_split, name=own_name, audio_root=audio_root)
+        options: Record = {"name": own_name, "audio_root": audio_root, "criterion": criterion}
+        pairs = load_pairs(baseline_data or dataset, train_split, **options)
     except PairsError as error:
         if baseline_data is None and train_split == _TRAIN_SPLIT:
             return None, f"no baselines: {str(error).rstrip('.')}; {remedy}"
-        remedy = "choose another split with --train_split, or turn the baselines off with --no_baselines"
+        remedy = "choose another split with the key train_split of --config, or omit the baselines with --no_baselines"
         raise UserError(f"no pairs to fit the baselines on ({error}); {remedy}.") from error
     train_labels = describe_pairs(pairs)
     absent = {label["criterion"] for label in labels} - {label["criterion"] for label in train_labels}
@@ -124,6 +126,29 @@ def score_baseline(
         targets = [row for row, each in enumerate(criteria) if each == criterion]
         scores[:, targets] = [weigh(side[targets]) for side in scored]
     return scores, {"num_train": num_train, "skipped_train": [*skipped.values()], "unread": [*unread.values()]}
+
+
+def cross_fit_baseline(
+    kind: str, pairs: datasets.Dataset, criteria: Sequence[str], folds: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], int]:
+    """Score the pairs of each fold with a baseline fitted by criterion on the other folds.
+
+    Returns:
+        The scores of both sides, of shape `(num_pairs, 2)`, and the least number of pairs that one was fitted on. A
+        pair with unreadable audio ties, and so does a pair whose criterion is in no other fold.
+    """
+    sides, skipped = _read_features(kind, pairs)
+    scores, named = np.zeros((len(criteria), len(SIDES))), np.array(criteria)
+    is_read = ~np.isin(np.arange(len(criteria)), list(skipped))
+    num_train = []
+    for fold, criterion in sorted(set(zip(folds.tolist(), criteria, strict=True))):
+        is_of = named == criterion
+        fitted_on, targets = (np.flatnonzero(is_of & is_in) for is_in in ((folds != fold) & is_read, folds == fold))
+        num_train.append(len(fitted_on))
+        if len(fitted_on):
+            weigh = fit_score(*(side[fitted_on] for side in sides))
+            scores[targets] = np.stack([weigh(side[targets]) for side in sides], axis=1)
+    return scores, min(num_train)
 
 
 def _read_features(kind: str, pairs: datasets.Dataset) -> tuple[list[Any], dict[int, str]]:

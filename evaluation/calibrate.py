@@ -1,4 +1,4 @@
-"""Write a calibration into the `config.json` of a checkpoint; no other file changes."""
+"""Save a copy of a checkpoint with a calibration in its `config.json`; no other file differs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ _CONFIG = "config.json"
 _FEW_PAIRS = 30
 
 
-def calibrate_checkpoint(
-    checkpoint: str | Path, evaluation: Evaluation, output_dir: str | Path | None = None
-) -> dict[str, Any]:
-    """Fit a calibration on pairs that are not used for reported results; save it in the checkpoint or in a copy."""
+def calibrate_checkpoint(checkpoint: str | Path, evaluation: Evaluation, output_dir: str | Path) -> dict[str, Any]:
+    """Fit a calibration on pairs that are not used for reported results; save it in a copy of the checkpoint."""
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
     folder = Path(checkpoint)
@@ -31,13 +29,13 @@ def calibrate_checkpoint(
         raise FileNotFoundError(f"{folder}: has no {_CONFIG}; give the folder of a checkpoint.")
     content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
     if (kind := content.get("model_type")) != SDiaRewardConfig.model_type:
-        remedy = "only a checkpoint of this package can store a calibration; convert it first"
+        remedy = "only a checkpoint of this package can store a calibration; convert it with sdiareward build convert"
         raise ValueError(f"{folder}: its model_type is {kind!r}; {remedy}.")
     config, run = SDiaRewardConfig.from_dict(content), evaluation.run
     prompts = config.prompts or {}
     if other := sorted(name for name, text in run.get("prompts", {}).items() if prompts.get(name) != text):
         what = f"used other prompts for {', '.join(other)} than {folder}"
-        remedy = "convert the checkpoint with these prompts, or evaluate it with its own"
+        remedy = "give it these prompts with sdiareward build convert --prompt_file, or evaluate it with its own"
         raise ValueError(f"{evaluation.folder}: {what}; {remedy}.")
     calibration = fit(
         [(record["chosen"], record["rejected"]) for record in evaluation.scores],
@@ -47,9 +45,6 @@ def calibrate_checkpoint(
         data={name: run.get(name) for name in ("split", "pairs", "dtype")},
     )
     text = json.dumps({**content, "calibration": calibration}, indent=2, sort_keys=True) + "\n"
-    if output_dir is None:
-        write_file(folder / _CONFIG, text)
-        return calibration
     target = Path(output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target}: exists, and nothing is overwritten; choose another folder.")

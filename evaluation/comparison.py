@@ -29,6 +29,7 @@ from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dial
 from sdiareward.common.errors import UserError, check_modules
 from sdiareward.common.files import JsonLines, hash_json, replace_atomically, write_file
 from sdiareward.common.machine import describe_run
+from sdiareward.common.tables import escape_markdown, render_html
 from sdiareward.pairs.content import hash_parts
 from sdiareward.pairs.rows import Rows, open_messages
 from sdiareward.pairs.systems import System, name_systems, read_systems
@@ -38,7 +39,7 @@ from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec
 
 from . import verdicts
-from .comparison_page import write_page
+from .comparison_page import tabulate_wins, write_page
 from .report.calls import describe_timing, list_notices
 from .report.content import make_plain
 from .report.page import EmbedAudio
@@ -79,6 +80,16 @@ class Comparison:
     skipped: list[Record] = field(default_factory=list, repr=False)
     output_dir: str | None = None
     page: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.verdict.splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, the win rates and the limits, for a notebook."""
+        _, wins = tabulate_wins(self.pairs)
+        limits = "\n".join(f"- {escape_markdown(limit)}" for limit in self.limits)
+        verdict = "\n\n".join(map(escape_markdown, self.verdict.splitlines()))
+        return render_html("\n\n".join([verdict, wins.to_markdown(), limits]))
 
 
 class OtherProcessError(UserError):

@@ -60,7 +60,7 @@ def write_page(
     strengths = "Strength is the log-odds of a win against a system of mean strength, by a Bradley-Terry model."
     sections: list[Section] = [
         ("verdict", "Verdict", verdict + [("text", f"{name}: {what}") for name, what in report["about"].items()]),
-        ("pairs", "Wins", [("text", wins), _tabulate_wins(report["pairs"]), draw("margins")]),
+        ("pairs", "Wins", [("text", wins), tabulate_wins(report["pairs"]), draw("margins")]),
         ("ranking", "Ranking", [("text", strengths), _tabulate_ranking(report["ranking"]), draw("ranking")]),
         ("timing", "Timing", _show_timing(report, rewards, calls, collector)),
         ("limits", "What limits it", [("list", report["limits"]), draw("follows")]),
@@ -95,7 +95,7 @@ def _show_timing(report: Report, rewards: pd.DataFrame, calls: Calls, collector:
     return blocks
 
 
-def _tabulate_wins(pairs: Sequence[Report]) -> Block:
+def tabulate_wins(pairs: Sequence[Report]) -> Block:
     rows = []
     for pair in pairs:
         cells: list[Any] = [f"{pair['first']}, {pair['second']}", pair["criterion"]]

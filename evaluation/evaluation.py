@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.errors import check_extra
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.machine import describe_run
+from sdiareward.common.tables import Results
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, sample_rows
+from sdiareward.pairs.labels import describe_pairs, explain_criterion, sample_rows
 from sdiareward.pairs.loading import load_pairs
 
 from .arguments import EvalArguments
@@ -26,26 +31,111 @@ if TYPE_CHECKING:
     from sdiareward.scoring.outcomes import PairScorer
 
 
+logger = logging.getLogger(__name__)
+
+
+def evaluate(
+    model: str | Path,
+    dataset: str | Path,
+    *,
+    output_dir: str | Path | None = None,
+    dataset_config: str | None = None,
+    split: str | None = None,
+    criterion: str | None = None,
+    max_samples: int | None = None,
+    audio_root: str | Path | None = None,
+    baselines: bool = True,
+    baseline_data: str | Path | None = None,
+    train_split: str = "train",
+    dtype: str | None = None,
+    device: str | None = None,
+    batch_tokens: int | None = None,
+    num_bootstrap: int = 1000,
+    seed: int = 0,
+    report: bool = False,
+) -> Results:
+    """Evaluate a reward model on preference pairs, as `sdiareward eval` does.
+
+    Args:
+        model (`str` or `Path`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
+        dataset (`str` or `Path`): Table, folder or Hub id of pairs, as in [`load_pairs`].
+        output_dir (`str` or `Path`, *optional*): Folder for scores and results; the same call resumes a killed run
+            there. By default nothing is kept.
+        dataset_config (`str`, *optional*): Configuration of the data set.
+        split (`str`, *optional*): Split to evaluate, by default `"test"`; a single file has no splits.
+        criterion (`str`, *optional*): Criterion of all pairs, in place of the column `criterion`.
+        max_samples (`int`, *optional*): Pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
+        audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
+        baselines (`bool`, *optional*, defaults to `True`): Also measure the acoustic and the text baseline.
+        baseline_data (`str` or `Path`, *optional*): Pairs that the baselines are fitted on, by default `dataset`.
+        train_split (`str`, *optional*, defaults to `"train"`): Split of these.
+        dtype (`str`, *optional*): Dtype of the backbone.
+        device (`str`, *optional*): Where to compute; by default an accelerator if there is one.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws and of `max_samples`.
+        report (`bool`, *optional*, defaults to `False`): Also write the page `report/index.html`.
+
+    Returns:
+        [`Results`]: The content of `results.json`; printed, it shows the tables.
+
+    Raises:
+        PairsError: The data set cannot be read, or has no such split.
+        ScoringError: The model cannot be loaded.
+        ValueError: No pair can be scored, or an option is out of range.
+
+    Examples:
+        >>> results = evaluate("nano", "pairs.csv")  # doctest: +SKIP
+        >>> results["accuracies"]["model"]["overall_micro"]  # doctest: +SKIP
+    """
+    check_extra("eval")
+    given: Record = {"baseline_data": baseline_data, "audio_root": audio_root}
+    paths = {name: path if path is None else str(path) for name, path in given.items()}
+    with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
+        args = EvalArguments(
+            dataset=str(dataset),
+            output_dir=str(place),
+            model=str(model),
+            dataset_config=dataset_config,
+            split=split,
+            criterion=criterion,
+            baselines=baselines,
+            train_split=train_split,
+            max_samples=max_samples,
+            dtype=dtype,
+            device=device,
+            batch_tokens=batch_tokens,
+            num_bootstrap=num_bootstrap,
+            seed=seed,
+            report=report,
+            **paths,
+        )
+        return Results(*run_evaluation(args))
+
+
 def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]:
     """Evaluate the model of the arguments, or a judge; return the results, and the text for the terminal."""
+    evaluated = args.make_spec() if judge is None else judge
     folder, nan = Path(args.output_dir), str(args.nan)
     others = [read_evaluation(path, finite=False) for path in args.compare]
     training = read_training_runs(args.training)
-    pairs = load_pairs(args.dataset, args.split, name=args.dataset_name, audio_root=args.audio_root)
+    source: Record = {"name": args.dataset_config, "audio_root": args.audio_root, "criterion": args.criterion}
+    pairs = load_pairs(args.dataset, args.split, **source)
+    if judge is None and (notice := explain_criterion(pairs)):
+        logger.warning("sdiareward: notice: %s", notice)
     labels = describe_pairs(pairs)
-    if args.limit is not None and labels:
-        rows = sorted(sample_rows(labels, args.limit, args.seed))
+    if args.max_samples is not None and labels:
+        rows = sorted(sample_rows(labels, args.max_samples, args.seed))
         pairs, labels = pairs.select(rows), [labels[row] for row in rows]
     train, omitted = None, None
     if args.baselines:
-        places: Record = {"baseline_data": args.baseline_data, "audio_root": args.audio_root}
         splits = (args.split, args.train_split)
-        train, omitted = load_baseline_pairs(labels, args.dataset, *splits, name=args.dataset_name, **places)
-    evaluated = args.make_spec() if judge is None else judge
+        source["baseline_data"] = args.baseline_data
+        train, omitted = load_baseline_pairs(labels, args.dataset, *splits, **source)
     run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(labels)}
 
     def load_scorer() -> PairScorer:
-        return ModelPairScorer(evaluated.load()) if judge is None else judge.load(folder)
+        return ModelPairScorer(evaluated.load(args.criterion)) if judge is None else judge.load(folder)
 
     scores, skipped = score_pairs(load_scorer, pairs, labels, folder, run, retry_failed=args.retry_failed)
     rows = [row for row, label in enumerate(labels) if label["pair_id"] in scores]

@@ -7,6 +7,7 @@ systems share. Nothing is decoded here, and whether turns alternate is checked w
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import defaultdict
@@ -36,6 +37,7 @@ from .messages import (
 from .path_sandbox import find_recording
 
 
+_logger = logging.getLogger(__name__)
 USER, ASSISTANT = ROLES
 _FIELDS = {"dialogue": r"[^/]+?", "turn": r"\d+", "role": "user|assistant"}
 _DEFAULT_NAME = re.compile(
@@ -118,6 +120,42 @@ def read_dialogue_folder(
             result.skipped[name] = str(error)
     result.dialogues = found_dialogues
     return result
+
+
+def read_dialogues(
+    folder: str | Path, *, pattern: str | None = None, user_turns: str | Path | None = None
+) -> dict[str, Dialogue]:
+    """Read the dialogues of a folder by name; a warning names each one that cannot be scored.
+
+    Args:
+        folder (`str` or `Path`): Folder of JSON dialogues, of folders of recordings, of recordings named after their
+            turn (`NAME_0_user.wav`), or of calls.
+        pattern (`str`, *optional*): How recordings are named, such as `"{dialogue}_{turn}_{role}.wav"`.
+        user_turns (`str` or `Path`, *optional*): Folder of the user's turns; the other one has the answers alone.
+
+    Returns:
+        `dict[str, Dialogue]`: In the natural order of names; recordings are read when they are needed.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: It has no dialogues, or `pattern` is malformed.
+
+    Examples:
+        >>> from sdiareward import read_dialogues
+        >>> from sdiareward.common.package import EXAMPLES
+        >>> list(read_dialogues(EXAMPLES, pattern="{dialogue}-{turn}.flac"))
+        ['human', 'synthetic']
+    """
+    found = read_dialogue_folder(folder, pattern, user_turns)
+    dialogues = {}
+    for name, dialogue in found.dialogues.items():
+        try:
+            dialogues[name] = make_dialogue(dialogue)
+        except DialogueError as error:
+            found.skipped[name] = str(error)
+    for name, reason in found.skipped.items():
+        _logger.warning("%s: %s: %s", folder, name, reason)
+    return dialogues
 
 
 def _require_folder(path: str | Path) -> Path:

@@ -32,6 +32,14 @@ def name_criterion(criterion: str | None) -> str:
     return criterion or "joint"
 
 
+def explain_criterion(pairs: datasets.Dataset) -> str | None:
+    """Return a notice if pairs have no criterion, so that they are scored under `joint`."""
+    if "criterion" in pairs.column_names:
+        return None
+    choices = "--criterion modality (how a dialogue sounds) or colloquialness (how it is worded)"
+    return f"the pairs have no column criterion and are scored under joint; choose another with {choices}"
+
+
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return the labels of each pair, without reading its audio.
 

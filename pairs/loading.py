@@ -6,16 +6,20 @@ holds the beginning that both sides share. A relative path begins at its table, 
 
 from __future__ import annotations
 
+import csv
+import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import Clip
 from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, make_dialogue
-from sdiareward.common.errors import PairsError, PairsNotFoundError
+from sdiareward.common.errors import PairsError, PairsNotFoundError, SplitNotFoundError
 from sdiareward.common.files import hash_json, require_shallow
 from sdiareward.common.hub import require_local, split_commit
 
@@ -27,8 +31,15 @@ from .schema import ID_COLUMNS, SIDES
 
 if TYPE_CHECKING:
     import datasets
+    import numpy as np
+    import pyarrow as pa
 
 PROMPT = "prompt"
+# Of a dialogue; `completion`, as in TRL, comes after a prompt.
+COMPLETION = "completion"
+DIALOGUE_COLUMNS = ("messages", "turns", "dialogue", COMPLETION)
+TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+_SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 _logger = logging.getLogger(__name__)
 
 
@@ -58,10 +69,64 @@ def list_ids(pairs: datasets.Dataset, names: Sequence[str] = (*ID_COLUMNS, WRITT
     return [find_id(dict(zip(columns, row, strict=True))) for row in rows] if columns else [None] * len(pairs)
 
 
+class Recording(dict[str, Any]):
+    """A recording of a row, its `bytes` or `path`; prints as `3.2 s, 16 kHz, FLAC`, and plays in a notebook."""
+
+    def __repr__(self) -> str:
+        return repr(Clip(self))
+
+    def _repr_html_(self) -> str:
+        return Clip(self)._repr_html_()
+
+    @property
+    def array(self) -> np.ndarray:
+        """The samples, mono at 16 kHz, as `read_audio` returns them."""
+        return Clip(self).read()
+
+
+def _wrap_recordings(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kind = Recording if value.keys() == {"bytes", "path"} and set(value.values()) != {None} else dict
+        return kind({name: _wrap_recordings(each) for name, each in value.items()})
+    return list(map(_wrap_recordings, value)) if isinstance(value, list) else value
+
+
 def load_pairs(
-    path: str | Path, split: str | None, *, name: str | None = None, audio_root: str | Path | None = None
+    path: str | Path,
+    split: str | None = None,
+    *,
+    name: str | None = None,
+    audio_root: str | Path | None = None,
+    criterion: str | None = None,
 ) -> datasets.Dataset:
-    """Load one split of preference pairs, paths absolute, with audio left encoded: torchcodec is not needed."""
+    """Load one split of preference pairs, paths absolute, with audio left encoded: torchcodec is not needed.
+
+    Args:
+        path (`str` or `Path`): Table (CSV, TSV, JSON, JSON lines, Parquet), folder or Hub id of pairs; see
+            `docs/data_format.md`.
+        split (`str`, *optional*): Split to load; may be omitted if there is only one.
+        name (`str`, *optional*): Configuration of the data set.
+        audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
+        criterion (`str`, *optional*): Criterion of all pairs, in place of the column `criterion`.
+
+    Returns:
+        `datasets.Dataset`: Rows with `chosen` and `rejected`, lists of turns or messages. A recording is a mapping
+        with `bytes` and `path` that has its samples under `.array`.
+
+    Raises:
+        PairsNotFoundError: There is no such file, folder or repository.
+        PairsError: It is not a table of pairs, has no such split, or names a recording outside of its folders.
+
+    Examples:
+        >>> import json, pathlib, tempfile
+        >>> from sdiareward import example_dialogues, load_pairs
+        >>> human, synthetic = (dialogue.turns[1].audio.source["path"] for dialogue in example_dialogues())
+        >>> table = pathlib.Path(tempfile.mkdtemp(), "pairs.jsonl")
+        >>> _ = table.write_text(json.dumps({"chosen": human, "rejected": synthetic}))
+        >>> pair = load_pairs(table, audio_root="/")[0]
+        >>> pair["chosen"][0]["content"][0]["audio"]
+        3.2 s, 16 kHz, FLAC
+    """
     import datasets
 
     try:
@@ -73,7 +138,9 @@ def load_pairs(
                 cache_dir = f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}"
                 pairs = datasets.Dataset.from_parquet(pairs, cache_dir=cache_dir)
         if not set(SIDES) <= set(pairs.column_names):
-            raise ValueError(f"has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
+            near = [get_close_matches(side, pairs.column_names, 1) for side in SIDES if side not in pairs.column_names]
+            hint = f" (rename {', '.join(match for (match,) in near)}?)" if all(near) else ""
+            raise ValueError(f"has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}{hint}.")
         encoded = leave_audio_encoded(pairs.features)
         # A cast copies the recordings.
         pairs = pairs if encoded == pairs.features else pairs.cast(encoded)
@@ -81,11 +148,28 @@ def load_pairs(
         roots = list_audio_roots(path, audio_root)
         for recording in _iter_paths(pairs):
             require_inside(recording, roots)
+        if criterion is not None:
+            pairs = pairs.remove_columns([each for each in pairs.column_names if each == "criterion"])
+            pairs = pairs.add_column("criterion", [criterion] * len(pairs))
     except (FileNotFoundError, ValueError) as error:
         kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
+        kind = type(error) if isinstance(error, PairsError) else kind
         message = " ".join(str(error).split())
         raise kind(message if message.startswith(str(path)) else f"{path}: {message}") from error
-    return pairs
+    return pairs.with_transform(_wrap_recordings)
+
+
+def make_pairs(rows: datasets.Dataset | Sequence[Mapping[str, Any]], name: str = "") -> datasets.Dataset:
+    """Return rows in the form of `load_pairs`; relative paths begin at the working directory."""
+    import datasets
+
+    pairs = rows if isinstance(rows, datasets.Dataset) else datasets.Dataset.from_list(list(map(dict, rows)))
+    if missing := [side for side in SIDES if side not in pairs.column_names]:
+        raise PairsError(f"the data set {name}has columns {pairs.column_names}; pairs also need {missing}.")
+    encoded = leave_audio_encoded(pairs.features)
+    pairs = pairs if encoded == pairs.features else pairs.cast(encoded)
+    # The prompt of rows in this form is part of their sides already.
+    return pairs if WRITTEN_ID in pairs.column_names else _unify_sides(pairs, [Path.cwd()])
 
 
 def _iter_paths(pairs: datasets.Dataset) -> Iterator[str]:
@@ -196,7 +280,7 @@ def name_table(path: str | Path) -> Iterator[None]:
     import datasets
     import pyarrow as pa
 
-    kinds = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, StopIteration)
+    kinds = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, StopIteration, csv.Error)
     try:
         yield
     except (pa.ArrowException, datasets.exceptions.DatasetGenerationError, *kinds) as error:
@@ -207,7 +291,7 @@ def name_table(path: str | Path) -> Iterator[None]:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = " ".join(str(cause).split())[:300]
-        wanted = "Parquet, or JSON lines in UTF-8, an object in each, with forward slashes in paths"
+        wanted = "Parquet, CSV with a header, or JSON lines, an object in each, in UTF-8 with forward slashes in paths"
         raise ValueError(f"{path}: cannot be read as a table, or has no rows ({reason}); give {wanted}.") from error
 
 
@@ -221,16 +305,55 @@ def _require_shallow(path: str | Path) -> None:
                 raise ValueError(f"{path}, line {number}: {error}; flatten or remove it.") from error
 
 
+def _read_delimited(paths: Sequence[str | Path]) -> datasets.Dataset:
+    """Read CSV or TSV files with a header; every cell is text, and an empty one is null."""
+    import datasets
+    import pyarrow as pa
+
+    tables = []
+    for path in paths:
+        with name_table(path), open(path, newline="", encoding="utf-8-sig") as lines:
+            header = lines.readline()
+            lines.seek(0)
+            # Where the comma is the decimal sign, spreadsheets write semicolons.
+            reader = csv.DictReader(
+                lines, delimiter=max(_SEPARATORS[Path(path).suffix], key=header.count), strict=True
+            )
+            rows = list(reader)
+            names = [name for name in reader.fieldnames or () if name]
+            if not rows or len(set(names)) < len(names):
+                raise ValueError(f"its header is {names}; each column needs its own name, and rows follow it")
+            if long := next((number for number, row in enumerate(rows, start=1) if None in row), None):
+                raise ValueError(f"row {long} has more cells than the header; quote a cell that has the separator")
+            columns = {name: pa.array([row[name] or None for row in rows], pa.string()) for name in names}
+            tables.append(pa.table({name: _parse_turns(name, column) for name, column in columns.items()}))
+    return datasets.Dataset(pa.concat_tables(tables, promote_options="default"))
+
+
+def _parse_turns(name: str, column: pa.Array) -> pa.Array:
+    """Return a column whose cells hold lists of turns in JSON as these lists."""
+    import pyarrow as pa
+
+    texts = [text for text in column.to_pylist() if text is not None]
+    if name not in (*SIDES, PROMPT, *DIALOGUE_COLUMNS) or not texts or not all(text.startswith("[") for text in texts):
+        return column
+    for text in texts:
+        require_shallow(text)
+    return pa.array([text and json.loads(text) for text in column.to_pylist()])
+
+
 def find_tables(path: str | Path, split: str | None = None, name: str | None = None) -> list[str] | datasets.Dataset:
     """Return the Parquet files of one split, or load a split of another form."""
     import datasets
 
     folder, suffix = Path(path), Path(path).suffix
-    if suffix in (".json", ".jsonl", ".parquet"):
+    if suffix in TABLE_SUFFIXES:
         if not folder.is_file():
             raise FileNotFoundError(f"{path}: no such file of rows.")
         if suffix == ".parquet":
             return [str(path)]
+        if suffix in _SEPARATORS:
+            return _read_delimited([path])
         _require_shallow(path)
         with name_table(path):
             # `load_dataset` would report the load to a counter on the network.
@@ -239,7 +362,9 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
         saved = datasets.load_from_disk(str(path))
         return saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved
     if folder.is_file():
-        raise ValueError(f"{path}: is not a table of rows; give .parquet, .json or .jsonl files, or their folder.")
+        raise ValueError(
+            f"{path}: is not a table of rows; give a {', '.join(TABLE_SUFFIXES)} file, or a folder of them."
+        )
     builder = make_builder(path, name)
     if builder.name == "audiofolder":
         raise ValueError(f"{path}: is a folder of recordings; give a table with the columns {' and '.join(SIDES)}.")
@@ -253,6 +378,8 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
         split = _choose(split, files or builder.info.splits or {}, path)
         if files and all(file.endswith(".parquet") for file in files[split]):
             return list(datasets.DownloadManager().download(files[split]))
+        if own_files and all(Path(file).suffix in _SEPARATORS for file in own_files[split]):
+            return _read_delimited(own_files[split])
     # By the names of its files: `datasets` would cache a local folder under its own last name and its card.
     options = {"data_files": own_files} if own_files else {}
     plain, commit = split_commit(str(path))
@@ -284,5 +411,7 @@ def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> st
     if split is None and len(names) == 1:
         return names[0]
     if split not in names:
-        raise ValueError(f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them.")
+        raise SplitNotFoundError(
+            f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them."
+        )
     return split

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Required, TypedDict, TypeGuard
 
 import numpy as np
 
@@ -29,9 +29,10 @@ from sdiareward.audio_sdiareward import (
     read_audio,
 )
 from sdiareward.calls.recordings import Form, has_one_clock, is_mix
-from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
+from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, Turn, make_dialogue, shorten
 from sdiareward.chat_sdiareward import turns_to_messages as turns_to_messages  # For callers that take messages.
 from sdiareward.common.files import parse_json
+from sdiareward.common.package import EXAMPLES
 
 from .path_sandbox import find_recording
 from .schema import MAX_TURN_S
@@ -45,14 +46,127 @@ _ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?=[ _.-]?\d*$)", re.IGNORE
 # Numbers that count speakers or channels, not turns.
 _NUMBERED_SPEAKER = re.compile(r"(?<![^ _.-])(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
 GAP_S = 1.0
-_MAX_NAME = 200
+_MAX_NAME, _MAX_PATH = 200, 4096
+# Keys of a file or a row that hold a dialogue.
+_HOLDERS = ("turns", "messages", "dialogue")
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000
 
 
-def read_dialogue(path: str | Path, form: Form | None = None) -> Dialogue:
+class Item(TypedDict, total=False):
+    """A part of a message: words, or a recording under one of its names."""
+
+    type: str
+    text: str | None
+    audio: Any
+    audio_url: Any
+    input_audio: Any
+    path: str
+    url: str
+
+
+class Message(TypedDict, total=False):
+    """A turn: `role` with `text` and `audio`, or with the `content` of a chat; `make_dialogue` reads both."""
+
+    role: Required[str]
+    content: str | Sequence[Item] | None
+    text: str | None
+    audio: Any
+    audio_path: str | None
+    audio_url: Any
+    input_audio: Any
+    path: str | None
+    url: str | None
+    duration_s: float | None
+    audio_ref: Any
+
+
+class _Tensor(Protocol):
+    def cpu(self) -> Any: ...
+
+
+Recorded = str | os.PathLike[str] | bytes | np.ndarray | Clip | _Tensor | Mapping[str, Any]
+# What `read_dialogue` takes.
+DialogueLike = str | os.PathLike[str] | Dialogue | tuple[Recorded, Recorded] | Sequence[Message]
+
+
+def read_dialogue(given: DialogueLike, form: Form | None = None, *, is_whole: bool = True) -> Dialogue:
+    """Read a dialogue from a file, a folder, two recordings, or turns.
+
+    Args:
+        given (`str`, `Path`, `tuple`, `list[dict]` or `Dialogue`): A JSON file of turns, or a folder with a recording
+            for each turn, which are decoded; the user's recording and the answer, each as `read_audio` takes it; or
+            turns (`role`, `text`, `audio`) or messages (`role`, `content`), for instance a side of a row.
+        form (`"turns"`, *optional*): Take two recordings of one length for turns, not for the channels of a call.
+        is_whole (`bool`, *optional*, defaults to `True`): Refuse what is only the beginning of a dialogue.
+
+    Returns:
+        `Dialogue`: Its `turns`, each with `role`, `text` and `audio`.
+
+    Raises:
+        DialogueError: A turn is malformed, has a key that is not read or, in a file, has no recording.
+
+    Examples:
+        >>> from sdiareward import example_dialogues, read_dialogue
+        >>> human, synthetic = example_dialogues()
+        >>> dialogue = read_dialogue((human.turns[0].audio, human.turns[1].audio))
+        >>> [(turn.role, turn.audio) for turn in dialogue.turns]
+        [('user', 3.2 s, 16 kHz), ('assistant', 3.2 s, 16 kHz)]
+    """
+    if isinstance(given, (str, os.PathLike)):
+        return _read_file(Path(given), form)
+    if _is_exchange(given):
+        files = [Path(each) for each in given if isinstance(each, (str, os.PathLike)) and len(str(each)) < _MAX_PATH]
+        if wrong := [file for file in files if file.suffix.lower() == ".json" or file.is_dir()]:
+            raise DialogueError(f"{wrong[0]}: is not a recording, but in a tuple (user, answer); use a list instead.")
+        if len(files) == len(given) and all(map(Path.is_file, files)):
+            require_turns(files, form)
+        turns = [Turn(role, audio=each) for role, each in zip(ROLES, given, strict=True)]
+        return Dialogue(tuple(turns))
+    if isinstance(given, Mapping):
+        if not (held := [given[key] for key in _HOLDERS if key in given]):
+            keys = shorten(", ".join(map(str, given)))
+            raise DialogueError(f"is a dict with the keys {keys}; give a list of turns, such as row['chosen'].")
+        given = held[0]
+    return make_dialogue(given, is_whole=is_whole)
+
+
+def is_single(given: Any) -> bool:
+    """Return whether a value is one dialogue in a form of `read_dialogue`, not several of them."""
+    if isinstance(given, (str, os.PathLike, Mapping)) or hasattr(given, "to_messages") or _is_exchange(given):
+        return True
+    first = given[0] if isinstance(given, Sequence) and len(given) else None
+    return isinstance(first, Turn) or (isinstance(first, Mapping) and not set(_HOLDERS) & set(first))
+
+
+def _is_exchange(given: Any) -> TypeGuard[tuple[Any, Any]]:
+    """Return whether a value is the user's recording and the answer."""
+    return isinstance(given, tuple) and len(given) == 2 and all(map(_is_recorded, given))
+
+
+def _is_recorded(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return not {"role", *_HOLDERS} & set(value)
+    is_sound = hasattr(value, "cpu") or hasattr(value, "get_all_samples")
+    return is_sound or isinstance(value, (str, os.PathLike, bytes, np.ndarray, Clip))
+
+
+def example_dialogues() -> tuple[Dialogue, Dialogue]:
+    """Return the two dialogues of the package: an exchange of people, and a synthetic version of it.
+
+    Examples:
+        >>> from sdiareward import example_dialogues
+        >>> human, synthetic = example_dialogues()
+        >>> len(human.turns), len(synthetic.turns)
+        (2, 2)
+    """
+    human, synthetic = (_read_file(EXAMPLES / f"{name}.json") for name in ("human", "synthetic"))
+    return human, synthetic
+
+
+def _read_file(path: Path, form: Form | None = None) -> Dialogue:
     """Read a JSON file or a folder of recordings as a dialogue with decoded audio."""
-    turns, base = read_turns(Path(path), form)
+    turns, base = read_turns(path, form)
 
     def find(audio: Any) -> Clip:
         source = find_recording(read_path(audio), [base])
@@ -89,7 +203,7 @@ def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
     # ValueError: also a number of thousands of digits, which Python does not convert.
     except (OSError, ValueError) as error:
         raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
-    turns = data.get("turns", data.get("messages")) if isinstance(data, dict) else data
+    turns = next((data[key] for key in _HOLDERS if key in data), None) if isinstance(data, dict) else data
     if not isinstance(turns, list):
         raise DialogueError(f'{path}: holds no list of turns; give {{"turns": [...]}} or the list alone.')
     return turns, path.parent

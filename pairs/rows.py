@@ -25,6 +25,8 @@ from sdiareward.common.files import require_shallow
 from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues, read_dialogue_folder
 from .loading import (
+    COMPLETION,
+    DIALOGUE_COLUMNS,
     PROMPT,
     find_tables,
     join_prompt,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _logger = logging.getLogger(__name__)
-DIALOGUE_COLUMNS = ("messages", "turns", "dialogue")
 # Enough dialogues to sort by length and to keep an accelerator busy, few enough to hold their encoded audio.
 _MAX_BLOCK_ROWS = 512
 _MAX_BLOCK_BYTES = 128 * 2**20
@@ -59,14 +60,18 @@ class Rows:
 
 
 def open_rows(
-    path: str | Path, split: str | None = None, name: str | None = None, settings: CallSettings = CALLS
+    path: str | Path,
+    split: str | None = None,
+    name: str | None = None,
+    settings: CallSettings = CALLS,
+    user_turns: str | Path | None = None,
 ) -> Rows:
     """Open one split of a data set without reading its rows; `split` may be omitted if there is only one.
 
-    A malformed dialogue of a folder is logged, and has no turns.
+    A malformed dialogue of a folder is logged, and has no turns. With `user_turns` the folder has the answers alone.
     """
-    if holds_dialogues(path, settings):
-        found = read_dialogue_folder(path, settings=settings)
+    if user_turns is not None or holds_dialogues(path, settings):
+        found = read_dialogue_folder(path, user_turns=user_turns, settings=settings)
         skipped = [f"{dialogue}: {reason}" for dialogue, reason in found.skipped.items()]
         for line in (*count_notices(found.calls), *skipped):
             _logger.warning("%s: %s", path, line)
@@ -217,7 +222,7 @@ class Block:
 def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
     import datasets
 
-    shared = {PROMPT} & set(rows.features) if tuple(sides) == SIDES else set()
+    shared = {PROMPT} & set(rows.features) if tuple(sides) in (SIDES, (COMPLETION,)) else set()
     table = rows.read(numbers, [*sides, *shared, *({"criterion"} & set(rows.features))])
     features = datasets.Features({name: rows.features[name] for name in (*sides, *shared)})
     return Block(numbers, table, features, _have_recordings(rows, tuple(features)))

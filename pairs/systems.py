@@ -20,15 +20,15 @@ from sdiareward.chat_sdiareward import Dialogue, make_dialogue
 from sdiareward.common.errors import UserError
 
 from .dialogue_folders import read_dialogue_folder
+from .loading import DIALOGUE_COLUMNS, TABLE_SUFFIXES
 from .messages import AUDIO_SUFFIXES
 from .path_sandbox import RecordingFinder
-from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
+from .rows import Rows, open_rows, read_block
 
 
 Messages = list[dict[str, Any]]
 NAME_COLUMNS = ("dialogue_id", "id", "pair_id", "name")
 SYSTEM_COLUMN, GROUP_COLUMN = "system", "group_id"
-_TABLES = (".json", ".jsonl", ".parquet")
 
 
 @dataclass
@@ -92,7 +92,7 @@ def name_systems(paths: Sequence[str]) -> dict[str, str]:
     given = [path.partition("=") if "=" in path and not Path(path).exists() else ("", "", path) for path in paths]
     places = [Path(path).absolute() for _, _, path in given]
     ends = [
-        (name,) if name else (*place.parts[:-1], place.stem if place.suffix in _TABLES else place.name)
+        (name,) if name else (*place.parts[:-1], place.stem if place.suffix in TABLE_SUFFIXES else place.name)
         for (name, _, _), place in zip(given, places, strict=True)
     ]
     if not any(name for name, _, _ in given) and (twice := Counter(places).most_common(1)[0])[1] > 1:
@@ -119,8 +119,10 @@ def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[Sys
         raise UserError(f"{path}: is a recording; a system is a folder of dialogues or a table (or use `score`).")
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file or folder; give a folder or a table of dialogues for each system.")
-    if Path(path).suffix not in _TABLES:
-        raise UserError(f"{path}: is neither a folder nor one of {', '.join(_TABLES)}; give dialogues in such a form.")
+    if Path(path).suffix not in TABLE_SUFFIXES:
+        raise UserError(
+            f"{path}: is neither a folder nor one of {', '.join(TABLE_SUFFIXES)}; give dialogues in such a form."
+        )
     rows = open_rows(path)
     column = next((column for column in DIALOGUE_COLUMNS if column in rows.features), None)
     id_column = next((column for column in NAME_COLUMNS if column in rows.features), None)

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from sdiareward.audio_sdiareward import Heard
-from sdiareward.chat_sdiareward import AUDIO_BOS_TOKEN, make_dialogue
+from sdiareward.chat_sdiareward import AUDIO_BOS_TOKEN
+from sdiareward.pairs.messages import read_dialogue
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
@@ -150,7 +151,7 @@ class DialoguePreparer:
         failures: dict[int, Exception] = {}
         for index in indices:
             try:
-                read[index] = self.read(make_dialogue(dialogues[index], is_whole=is_whole), criteria[index])
+                read[index] = self.read(read_dialogue(dialogues[index], is_whole=is_whole), criteria[index])
             except DIALOGUE_ERRORS as error:
                 failures[index] = error
         return read, failures

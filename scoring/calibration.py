@@ -115,11 +115,11 @@ class Calibration:
     @classmethod
     def of(cls, config: SDiaRewardConfig) -> Calibration:
         if config.calibration is None:
-            raise ValueError("the model has no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR.")
+            raise ValueError("the model has no calibration; fit one with sdiareward eval --calibrate FOLDER.")
         fitted = config.calibration["prompt_version"]
         if fitted != config.prompt_version:
             found = f"is of rewards under the prompts {fitted!r}, the model has {config.prompt_version!r}"
-            raise ValueError(f"the calibration {found}; evaluate it again and repeat sdiareward calibrate.")
+            raise ValueError(f"the calibration {found}; evaluate it again with sdiareward eval --calibrate FOLDER.")
         return cls(config.calibration)
 
     def by_subset(self, reward: float, subset: str) -> float:

@@ -70,9 +70,10 @@ class ScoringJob:
     criterion: str | None = None  # By default from the column `criterion`, else `"joint"`.
     audio_root: str | None = None  # Where relative paths of recordings begin.
     calls: CallSettings = CallSettings()  # How recordings of a folder are read.
+    user_turns: str | None = None  # Folder of the user's turns, if `dataset` has the answers alone.
 
     def open_rows(self) -> Rows:
-        return open_rows(self.dataset, self.split, self.name, self.calls)
+        return open_rows(self.dataset, self.split, self.name, self.calls, self.user_turns)
 
     def load_scorer(self, device: str | None = None) -> Scorer:
         return self.model.load(self.criterion, device)
@@ -80,6 +81,7 @@ class ScoringJob:
     def identity(self) -> dict[str, Any]:
         """Return what the rewards depend on besides the content of the rows, which is compared by digests."""
         data = {name: getattr(self, name) for name in ("dataset", "split", "name", "criterion")}
+        data |= {"user_turns": self.user_turns} if self.user_turns else {}
         return {**self.model.identity(), **data}
 
     def describe_settings(self) -> dict[str, Any]:
@@ -96,7 +98,7 @@ class RowScorer:
         self.rows = job.open_rows()
         self._sides = find_dialogue_columns(self.rows.features, job.dataset)
         self._columns = (*SIDES, "margin") if self._sides == SIDES else ("reward",)
-        self._finder = RecordingFinder(job.audio_root, job.dataset)
+        self._finder = RecordingFinder(job.audio_root, job.dataset, *filter(None, [job.user_turns]))
         # Rows that are in no file have no stamp.
         tables = [list(stamp) for stamp in self.rows.tables]
         self._source = hash_json([tables, self._finder.roots]) if tables else None

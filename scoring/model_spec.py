@@ -55,11 +55,12 @@ class ModelSpec:
         return {"model": describe_model(self.name), "dtype": self.dtype, **prompts}
 
     def load(self, criterion: str | None = None, device: str | None = None) -> "Scorer":
+        # Before libraries are imported, which takes seconds.
+        require_model(self.checkpoint)
         from transformers.utils.logging import disable_progress_bar
 
         from .scorer import Scorer
 
-        require_model(self.checkpoint)
         disable_progress_bar()
         options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
         with self._explain_errors():
@@ -70,10 +71,11 @@ class ModelSpec:
         return scorer
 
     def load_processor(self) -> "SDiaRewardProcessor":
+        checkpoint = self.checkpoint
         from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
         with self._explain_errors():
-            return SDiaRewardProcessor.from_pretrained(self.checkpoint)
+            return SDiaRewardProcessor.from_pretrained(checkpoint)
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
@@ -91,7 +93,7 @@ class ModelSpec:
             ) from error
 
 
-@Parameter(name="*", group="Model")
+@Parameter(name="*")
 @dataclass(kw_only=True)
 class ModelArguments(ModelRevision):
     """The reward model.
@@ -111,6 +113,8 @@ class ModelArguments(ModelRevision):
     prompt_file: str | None = None
 
     def make_spec(self) -> ModelSpec:
+        if self.model not in ("nano", "small"):
+            require_model(self.model)
         prompts = read_prompts(self.prompt_file) if self.prompt_file else None
         return ModelSpec(self.model, prompts, self.dtype, self.device, self.batch_tokens)
 
@@ -121,10 +125,11 @@ class DatasetArguments(DatasetRevision):
     """The pairs or dialogues.
 
     Args:
-        dataset: Parquet, JSON or JSON lines file, folder, or Hub id of pairs or dialogues; or a folder of dialogues.
+        dataset: Table (.csv, .tsv, .json, .jsonl, .parquet), folder or Hub id of pairs or dialogues; or a folder of
+            dialogues.
         dataset_config: Configuration of the data set.
         split: Split of the data set; a single file has none.
-        audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
+        audio_root: Folder for relative paths of recordings that are not beside the table.
     """
 
     dataset: str | None = None

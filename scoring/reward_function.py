@@ -24,7 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from sdiareward.audio_sdiareward import Clip, Heard, describe_unheard
 from sdiareward.chat_sdiareward import MAX_TURNS, Dialogue, Turn, list_items, make_dialogue
@@ -34,14 +34,38 @@ from .request_queue import Request, submit
 
 
 if TYPE_CHECKING:
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
+    import torch
 
-    from .scorer import Scorer
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+    from .scorer import Scorer, ScorerOptions
+
+    class Options(ScorerOptions, total=False):
+        """The options of [`reward_fn`]: its own, those of `Scorer.from_pretrained`, and `processor`."""
+
+        criterion: str
+        speak: Speak | None
+        audio_column: str | None
+        completion_audio_column: str | None
+        require_audio: bool
+        keep_system: bool
+        on_error: OnError
+        floor: float | None
+        name: str | None
+        processor: SDiaRewardProcessor
+        dtype: str | torch.dtype | None
+        device: str | torch.device | None
+        device_map: Any
+        prompts: Mapping[str, str] | None
+
 
 logger = logging.getLogger(__name__)
 
 Rewards = list[float | None]
-ON_ERROR = ("none", "floor", "raise")
+OnError = Literal["none", "floor", "raise"]
+# Takes texts, returns as many recordings; for `async_reward_fn` also a coroutine function.
+Speak = Callable[[list[str]], Any]
 _NUM_LAST_REASONS = 10
 # Reasons can name files: only this many kinds are counted and logged.
 _MAX_KINDS = 100
@@ -49,7 +73,7 @@ _MAX_KINDS = 100
 _counting = threading.Lock()
 
 
-def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Any) -> RewardFunction:
+def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Unpack[Options]) -> RewardFunction:
     """Build a reward function for `GRPOTrainer(reward_funcs=...)`; each reward is that of `Scorer.score`.
 
     The sound of a completion is the first of: an audio item in the completion message itself, a column
@@ -83,13 +107,21 @@ def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options:
         TypeError: An option does not fit `model_or_scorer`, or `speak` is a coroutine function.
 
     Examples:
-        >>> reward = reward_fn("checkpoints/nano", speak=synthesize)  # doctest: +SKIP
-        >>> trainer = GRPOTrainer(policy, reward_funcs=reward, train_dataset=dataset)  # doctest: +SKIP
+        >>> import numpy as np
+        >>> from sdiareward import reward_fn
+        >>> def speak(texts):  # A synthesizer; here a tone of each text's length.
+        ...     return [np.sin(np.arange(1000 * len(text)) / 8).astype("float32") / 2 for text in texts]
+        >>> reward = reward_fn("nano", device="cpu", speak=speak)
+        >>> rewards = reward(["Are you there?"] * 2, ["Yes.", "Yeah, um, give me a second."])
+        >>> len(rewards)
+        2
     """
     return RewardFunction(*_configure(model_or_scorer, options))
 
 
-def async_reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Any) -> AsyncRewardFunction:
+def async_reward_fn(
+    model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Unpack[Options]
+) -> AsyncRewardFunction:
     """Build a coroutine reward function, so that other asynchronous rewards run while this one computes.
 
     Calls that arrive while the model is busy are scored together afterwards.
@@ -100,6 +132,17 @@ def async_reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **op
 
     Returns:
         [`AsyncRewardFunction`]: As [`RewardFunction`], to be awaited.
+
+    Raises:
+        ValueError, TypeError: As in [`reward_fn`], but for `speak`.
+
+    Examples:
+        >>> import asyncio
+        >>> from sdiareward import async_reward_fn
+        >>> reward = async_reward_fn("nano", device="cpu", require_audio=False)
+        >>> rewards = asyncio.run(reward(["Are you there?"], ["Yeah, um, give me a second."]))
+        >>> len(rewards)
+        1
     """
     return AsyncRewardFunction(*_configure(model_or_scorer, options))
 
@@ -109,24 +152,24 @@ class RewardOptions:
     """The options of [`reward_fn`], which documents them."""
 
     criterion: str = "joint"
-    speak: Callable[[list[str]], Any] | None = None
+    speak: Speak | None = None
     audio_column: str | None = None
     completion_audio_column: str | None = None
     require_audio: bool = True
     keep_system: bool = False
-    on_error: str = "none"
+    on_error: OnError = "none"
     floor: float | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if self.on_error not in ON_ERROR:
-            raise ValueError(f"on_error is {self.on_error!r}; choose one of {', '.join(ON_ERROR)}.")
+        if self.on_error not in get_args(OnError):
+            raise ValueError(f"on_error is {self.on_error!r}; choose one of {', '.join(get_args(OnError))}.")
         if (self.on_error == "floor") != (self.floor is not None) or not math.isfinite(self.floor or 0.0):
             remedy = "on_error='floor' requires a floor, a finite number, and nothing else takes one."
             raise ValueError(f"on_error is {self.on_error!r} and floor is {self.floor!r}; {remedy}")
 
 
-def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer, RewardOptions]:
+def _configure(model_or_scorer: Any, options: Any) -> tuple[Scorer, RewardOptions]:
     from .scorer import Scorer
 
     rest = dict(options)

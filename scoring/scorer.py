@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.hub import split_commit
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.messages import DialogueLike, is_single
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .batching import (
@@ -68,6 +69,37 @@ def has_bfloat16(device_type: str) -> bool:
     return device_type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+def require_device(device: str | torch.device | None) -> None:
+    """Raise `ValueError` for a device that PyTorch cannot use here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        remedy = "give another device, such as cpu, or omit it"
+        raise ValueError(f"device is {str(device)!r}, which PyTorch cannot use here ({reason}); {remedy}.") from error
+
+
+class ScorerOptions(TypedDict, total=False):
+    """The options of [`Scorer`]."""
+
+    batch_tokens: int | None
+    num_workers: int | None
+    pack: bool
+    share_prefixes: bool
+    share_clips: bool
+    compile: bool
+    mixed_precision: bool
+
+
+class ScoreOptions(TypedDict, total=False):
+    """The options of `Scorer.score`."""
+
+    progress: bool
+    calibrated: bool
+    subsets: str | Sequence[str] | None
+    heard: MutableMapping[int, Heard] | None
+
+
 @dataclass(frozen=True)
 class Features:
     pooled: np.ndarray  # Shape `(hidden_size,)`, float32.
@@ -106,8 +138,10 @@ class Scorer:
         ValueError: Model and processor disagree on a setting that changes rewards, or an option is out of range.
 
     Examples:
-        >>> scorer = Scorer.from_pretrained("checkpoints/nano")  # doctest: +SKIP
-        >>> chosen, rejected = scorer.score([chosen_messages, rejected_messages])  # doctest: +SKIP
+        >>> from sdiareward import Scorer, SDiaRewardModel, SDiaRewardProcessor, example_dialogues
+        >>> model, processor = SDiaRewardModel.from_pretrained("nano"), SDiaRewardProcessor.from_pretrained("nano")
+        >>> scorer = Scorer(model, processor, batch_tokens=8192)
+        >>> human, synthetic = scorer.score(example_dialogues(), criterion="modality")
     """
 
     def __init__(
@@ -130,6 +164,7 @@ class Scorer:
                 found = f"{of_model!r} in the model's configuration but {of_processor!r} in the processor"
                 raise ValueError(f"{name} is {found}; load both from one checkpoint.")
         if device is not None:
+            require_device(device)
             torch.nn.Module.to(model, device)
         self.model = model.eval()
         self.processor = processor
@@ -157,18 +192,19 @@ class Scorer:
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str | Path,
+        pretrained_model_name_or_path: str | Path = "nano",
         *,
         dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
         device_map: Any = None,
         prompts: Mapping[str, str] | None = None,
-        **options: Any,
+        **options: Unpack[ScorerOptions],
     ) -> Scorer:
         """Load a checkpoint's model and processor.
 
         Args:
-            pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint or of adapters; `"nano"`.
+            pretrained_model_name_or_path (`str` or `Path`, *optional*, defaults to `"nano"`): Folder or Hub id of a
+                checkpoint or of adapters, or `"nano"` or `"small"`, the models of the package.
             dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default that of the checkpoint's
                 configuration. `"fast"` computes products in bfloat16 where the hardware does, and everything between
                 them in float32. Pooling and head are always float32.
@@ -177,7 +213,17 @@ class Scorer:
             prompts (`dict[str, str]`, *optional*): System prompts by criterion that replace the checkpoint's, for
                 instance those that released weights were trained with.
             options: Options of the constructor.
+
+        Raises:
+            FileNotFoundError, OSError: There is no such checkpoint, or the Hub does not answer.
+            ValueError: The checkpoint is damaged, or PyTorch cannot use the device here.
+
+        Examples:
+            >>> from sdiareward import Scorer
+            >>> Scorer.from_pretrained("nano", device="cpu")
+            Scorer(nano, float32, cpu)
         """
+        require_device(device)
         checkpoint = find_checkpoint(pretrained_model_name_or_path)
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
@@ -195,24 +241,61 @@ class Scorer:
         processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
         return cls(model, processor, device=device, mixed_precision=dtype == FAST, **options)
 
+    def __repr__(self) -> str:
+        name = Path(self.model.config.name_or_path).name or type(self.model).__name__
+        return f"Scorer({name}, {self.dtype}, {self.model.device})"
+
     @property
     def dtype(self) -> str:
         """Name of the dtype of the backbone: `"fast"`, or `"float32"` and the like."""
         return FAST if self.mixed_precision else str(self.model.dtype).removeprefix("torch.")
 
+    # A text is a sequence of texts, too.
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self, dialogues: DialogueLike, criterion: str = ..., **options: Unpack[ScoreOptions]
+    ) -> float: ...
+
+    @overload
     def score(
-        self, dialogues: Sequence[Any], criterion: Criteria = "joint", groups: Groups = None, **options: Any
-    ) -> list[float]:
-        """Return the reward of each dialogue, in the order given; higher is better.
+        self,
+        dialogues: Sequence[DialogueLike],
+        criterion: Criteria = ...,
+        groups: Groups = ...,
+        **options: Unpack[ScoreOptions],
+    ) -> list[float]: ...
+
+    def score(
+        self, dialogues: Any, criterion: Criteria = "joint", groups: Groups = None, **options: Unpack[ScoreOptions]
+    ) -> float | list[float]:
+        """Return the reward of a dialogue, or of each of several in the order given; higher is better.
 
         Args:
-            dialogues (`list[list[dict]]`): Messages of each dialogue, as the processor takes them.
+            dialogues (`DialogueLike` or `list[DialogueLike]`): A dialogue or several, each in a form of
+                [`read_dialogue`]: the path of a JSON file or a folder, a tuple of the user's recording and the answer,
+                a list of turns or messages such as a side of a row, or a `Dialogue`.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue; those of equal value are computed together.
             options: `calibrated`, `subsets`, `heard` and `progress`, as in `iter_scores`.
+
+        Returns:
+            `float` for a dialogue, `list[float]` for a list of dialogues.
+
+        Raises:
+            ValueError, OSError: As in `iter_scores`.
+
+        Examples:
+            >>> from sdiareward import Scorer, example_dialogues
+            >>> scorer = Scorer.from_pretrained("nano", device="cpu")
+            >>> human, synthetic = example_dialogues()
+            >>> rewards = scorer.score([human, synthetic], criterion="modality")
+            >>> rewards[0] > rewards[1]
+            True
         """
-        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, **options))
-        return [rewards[index] for index in range(len(dialogues))]
+        is_one = is_single(dialogues)
+        several = [dialogues] if is_one else dialogues
+        rewards = dict(self.iter_scores(several, criterion, groups=groups, **options))
+        return rewards[0] if is_one else [rewards[index] for index in range(len(several))]
 
     def iter_scores(
         self,
@@ -229,7 +312,7 @@ class Scorer:
         """Yield `(index, reward)` as each batch is finished, longer dialogues before shorter ones.
 
         Args:
-            dialogues (`Sequence[list[dict]]`): A [`Dialogue`] or the messages of each; audio may stay encoded or on
+            dialogues (`Sequence[DialogueLike]`): Each in a form of [`read_dialogue`]; audio may stay encoded or on
                 disk. Items are read once, when they are needed, from several threads.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue. Those of equal value, such as the two sides of a
@@ -287,7 +370,7 @@ class Scorer:
         """Yield `(index, Features)`, on which a head on a frozen backbone is trained, as `iter_scores` yields rewards.
 
         Args:
-            dialogues (`Sequence[list[dict]]`): As in `iter_scores`.
+            dialogues (`Sequence[DialogueLike]`): As in `iter_scores`.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): As in `iter_scores`.
             layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm, from which
                 rewards are computed; `k >= 0` for the output of text layer `k`, 0 being the embeddings.

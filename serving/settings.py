@@ -13,6 +13,7 @@ from cyclopts.types import NonNegativeFloat, Port, PositiveInt
 from cyclopts.validators import Number
 
 from sdiareward.chat_sdiareward import MAX_TURNS
+from sdiareward.common.commands import YAML_ONLY
 from sdiareward.pairs.schema import MAX_TURN_S
 
 
@@ -41,13 +42,13 @@ class Limits:
     """
 
     max_body_mib: _Finite = 32.0
-    max_dialogues: PositiveInt = 64
-    max_turns: PositiveInt = MAX_TURNS
-    max_turn_s: _Finite = MAX_TURN_S
-    max_in_flight: PositiveInt = 128
-    body_timeout_s: _Finite = 30.0
-    request_timeout_s: _Finite = 120.0
-    retry_after_s: PositiveInt = 1
+    max_dialogues: Annotated[PositiveInt, YAML_ONLY] = 64
+    max_turns: Annotated[PositiveInt, YAML_ONLY] = MAX_TURNS
+    max_turn_s: Annotated[_Finite, YAML_ONLY] = MAX_TURN_S
+    max_in_flight: Annotated[PositiveInt, YAML_ONLY] = 128
+    body_timeout_s: Annotated[_Finite, YAML_ONLY] = 30.0
+    request_timeout_s: Annotated[_Finite, YAML_ONLY] = 120.0
+    retry_after_s: Annotated[PositiveInt, YAML_ONLY] = 1
 
     @property
     def max_body_bytes(self) -> int:
@@ -72,12 +73,12 @@ class ServerArguments:
 
     host: str = "127.0.0.1"
     port: Port = 8000
-    drain_timeout_s: _Finite = 60.0
+    drain_timeout_s: Annotated[_Finite, YAML_ONLY] = 60.0
     num_replicas: PositiveInt = 1
-    max_replicas: PositiveInt | None = None
-    cpus_per_replica: NonNegativeFloat = 1.0
-    gpus_per_replica: NonNegativeFloat | None = None
-    num_threads: Annotated[PositiveInt | None, Parameter(name="--threads")] = None
+    max_replicas: Annotated[PositiveInt | None, YAML_ONLY] = None
+    cpus_per_replica: Annotated[NonNegativeFloat, YAML_ONLY] = 1.0
+    gpus_per_replica: Annotated[NonNegativeFloat | None, YAML_ONLY] = None
+    num_threads: Annotated[PositiveInt | None, YAML_ONLY] = None
 
     def __post_init__(self) -> None:
         if self.most_replicas < self.num_replicas:

@@ -39,6 +39,14 @@ _UNUSED = re.compile(
     "|dataset_streaming|ignore_bias_buffers"
     "|attn_implementation|bnb_.*|dtype|load_in_.*|lora_(?!r|alpha|task_type).*|use_bnb_.*|use_dora|use_rslora"
 )
+# Options in the help; all others work, too.
+_SHOWN = (
+    *("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split", "audio_root", "criterion"),
+    *("validation_share", "max_eval_samples", "folds", "augmentations"),
+    *("model_name_or_path", "freeze_backbone", "use_peft", "lora_r", "pooling_mode"),
+    *("output_dir", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
+    *("bf16", "use_cpu", "seed", "resume", "push_to_hub"),
+)
 # What is trained -> the option that chooses it, and the options that have an effect with it only.
 _CHOSEN_BY = {"head": "freeze_backbone", "lora": "use_peft", "full": "neither use_peft nor freeze_backbone"}
 _MODE_OF = {
@@ -69,6 +77,9 @@ class SDiaRewardScriptArguments(AugmentationSettings, ScriptArguments):
     more_datasets: list[str] = make_option(list, "Further data sets; their pairs are added split by split.")
     more_revisions: list[str] | None = make_option(None, "Revision of each of these on the Hub.")
     audio_root: str | None = make_option(None, "Folder of recordings that are not found beside the table.")
+    criterion: str | None = make_option(
+        None, "Criterion of all pairs, such as modality, colloquialness or joint; by default the column criterion."
+    )
     validation_share: float = make_option(0.1, "Share of a file's pairs to validate on, in complete groups.")
     max_eval_samples: int | None = make_option(None, "Validate on a draw of at most this many pairs.")
     batch_tokens: int | None = make_option(
@@ -103,6 +114,9 @@ class SDiaRewardModelConfig(ModelConfig):
         "Checkpoint or Qwen2.5-Omni backbone (Hub id or folder), small, or nano for a new model of that size.",
     )
     freeze_backbone: bool = make_option(False, "Train the head alone: score, and attention pooler if there is one.")
+    folds: int | None = make_option(
+        None, "Folds of groups; first score the pairs of each fold with a head trained on the others."
+    )
     through_backbone: bool = make_option(False, "Train a head without cached features: run the backbone in each step.")
     from_cache: str | None = make_option(None, "Folder of a head's cached features; by default output_dir/features.")
     freeze_audio_tower: bool = make_option(True, "Freeze the audio tower up to its projection, if all is trained.")
@@ -121,6 +135,9 @@ class SDiaRewardModelConfig(ModelConfig):
         _refuse_unused(self)
         if self.max_turn_s is not None:
             validate_max_turn_s(self.max_turn_s)
+        if self.folds is not None:
+            self._check_folds()
+            self.freeze_backbone = True
         if self.use_peft and self.freeze_backbone:
             raise OptionError("use_peft and freeze_backbone are both given; adapters are in the backbone: omit one.")
         for name in _list_changed(self):
@@ -129,6 +146,12 @@ class SDiaRewardModelConfig(ModelConfig):
                 raise OptionError(f"{given}; it is for training with {_CHOSEN_BY[mode]}: use that, or omit it.")
         if self.from_cache and self.through_backbone:
             raise OptionError("from_cache has no effect with through_backbone; omit one of them.")
+
+    def _check_folds(self) -> None:
+        if self.folds is not None and self.folds < 2:
+            raise OptionError(f"folds is {self.folds}; it must be at least 2, or omitted.")
+        if given := [name for name in ("use_peft", "through_backbone") if getattr(self, name)]:
+            raise OptionError(f"{given[0]} and folds are both given; folds train heads on cached features: omit one.")
 
     @property
     def mode(self) -> str:
@@ -179,25 +202,29 @@ class RewardTrainingConfig(RewardConfig):
 
 
 def parse_arguments(
-    argv: Sequence[str] | None, prog: str
+    argv: Sequence[str] | None,
 ) -> tuple[SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig]:
     """Parse flags and the YAML file of `--config`, which they override; an unknown one is refused with the nearest."""
     kinds: Any = (SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig)
     args, training, model_args = parse_trl(
         kinds,
         argv,
-        prog=prog,
-        usage="%(prog)s --dataset_name DATASET_NAME [options]",
-        description="Train a reward model on preference pairs; docs/train.md is the guide. --config FILE reads "
-        "these options from YAML; flags override it.",
+        prog="sdiareward train",
+        shown=_SHOWN,
+        usage="%(prog)s --dataset DATASET --output_dir OUTPUT_DIR [options]",
+        description="Train a reward model on preference pairs; docs/train.md is the guide.\n\nEvery option of "
+        "trl.RewardConfig and of docs/train.md is a flag, and a key of the YAML file of --config FILE; flags\n"
+        "override the file. --recipe wavreward_sft and --recipe wavreward_grpo train WavReward (docs/wavreward.md).",
         epilog=PAIR_HELP,
         formatter_class=_HelpFormatter,
     )
     if not args.dataset_name:
-        raise OptionError("--dataset_name is missing; give a folder, a file or a Hub id of pairs.")
+        raise OptionError("--dataset is missing; give a folder, a file or a Hub id of pairs.")
     _resolve_revisions(args, model_args)
     args.push_to_hub, training.push_to_hub = training.push_to_hub, False
     require_supported(training)
+    if model_args.folds:
+        _require_no_validation(args, training)
     if args.early_stopping_patience is not None:
         if training.eval_strategy == "no":
             raise OptionError("early_stopping_patience needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
@@ -207,6 +234,21 @@ def parse_arguments(
             training.metric_for_best_model, training.greater_is_better = "loss", False
     require_libraries(training)
     return args, training, model_args
+
+
+def _require_no_validation(args: SDiaRewardScriptArguments, training: RewardConfig) -> None:
+    """Raise for what does not go with folds, which train on all pairs and select nothing."""
+    of_validation = [
+        name for name in ("max_eval_samples", "early_stopping_patience") if getattr(args, name) is not None
+    ]
+    of_validation += ["eval_strategy"] * (training.eval_strategy != "no")
+    of_validation += ["load_best_model_at_end"] * training.load_best_model_at_end
+    if given := [*of_validation, *(name for name in ("augmentations", "hard_negatives") if getattr(args, name))]:
+        raise OptionError(
+            f"{', '.join(given)} cannot be given with folds: all pairs are trained on as they are; omit it."
+        )
+    if training.world_size > 1:
+        raise OptionError(f"folds is given to {training.world_size} processes; start one: heads train in seconds.")
 
 
 def describe_arguments(args: SDiaRewardScriptArguments, model_args: SDiaRewardModelConfig) -> dict[str, Any]:

@@ -67,7 +67,9 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
     Pairs of one group are not independent, so the interval counts groups.
     """
     state, folder = trainer.state, str(trainer.args.output_dir)
-    before, after, step = _find_metrics(trainer)
+    # With folds all pairs are trained on.
+    found = ({}, {}, state.global_step) if trainer.eval_dataset is None else _find_metrics(trainer)
+    before, after, step = found
     which = f", from step {step} of {state.global_step}" if step != state.global_step else f", after step {step}"
     lines = [f"Model: {folder}{which}"]
     if "eval_accuracy" in after:
@@ -89,6 +91,8 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
     if setup.num_cut_turns:
         seconds = setup.processor.max_turn_s
         lines.append(f"Cut: {setup.num_cut_turns} turns, of which this model hears the first {seconds:g} s")
+    if setup.model_args.folds:
+        return "\n".join([*lines, f"Next: sdiareward push model {folder} NAME --preview {folder.rstrip('/')}-card"])
     # A file is one split, which the model has now seen.
     other = "OTHER_PAIRS" if Path(dataset).is_file() else dataset
     places = f"--model {folder} --dataset {other} --output_dir {folder.rstrip('/')}-eval"

@@ -1,4 +1,4 @@
-"""Load the splits of a training run; hold out pairs for validation where a data set is a single file."""
+"""Load the pairs of a training run; hold out a share of them for validation, or keep all for cross-validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.checkpoint_io.training_record import hash_pairs, keep_hashes
-from sdiareward.common.errors import PairsError
+from sdiareward.common.errors import PairsError, SplitNotFoundError
 from sdiareward.pairs.content import join_units
 from sdiareward.pairs.labels import draw_rows
 from sdiareward.pairs.loading import list_ids, load_pairs, name_pairs
@@ -25,17 +25,34 @@ if TYPE_CHECKING:
     from .arguments import SDiaRewardScriptArguments
 
 SPLITS = ("train", "validation")
+# Criterion -> what a pair under it compares.
+CRITERIA = {
+    "modality": "pairs of voices that say the same words",
+    "colloquialness": "pairs of wordings in the same voice",
+    "joint": "pairs that differ in both",
+}
 _SHARED = {"group_id": "group", "prompt": "prompt", "recording": "recording", "side": "side"}
 _OF_MOST = ("prompt", "recording")
 Key = tuple[str, str]
 
 
-def load_splits(args: SDiaRewardScriptArguments, seed: int = 0) -> tuple[dict[str, datasets.Dataset], list[str]]:
-    """Load pairs to train on and to validate on; a share of a file's groups is held out. Also return notices."""
+def load_splits(
+    args: SDiaRewardScriptArguments, seed: int = 0, num_folds: int | None = None
+) -> tuple[dict[str, datasets.Dataset], list[str]]:
+    """Load pairs to train on and to validate on, with folds all to train on. Also return notices.
+
+    Without a split to validate on, a share of the groups is held out.
+    """
     names = [str(args.dataset_name), *args.more_datasets]
-    loaded = [_load_one(name, args, seed) for name in names]
+    loaded = [_load_one(name, args, seed, num_folds) for name in names]
     splits = _join(names, [found for found, _ in loaded])
     notices = [notice for _, notice in loaded if notice is not None]
+    if num_folds:
+        _, common = name_units(splits["train"], num_folds)
+        return splits, [
+            *notices,
+            *([f"groups share no prompt and no recording, except what most have{common}"] * bool(common)),
+        ]
     if len(names) > 1 and (notice := _leave_out_shared(splits)):
         notices.append(notice)
     if args.max_eval_samples is not None:
@@ -45,23 +62,49 @@ def load_splits(args: SDiaRewardScriptArguments, seed: int = 0) -> tuple[dict[st
 
 
 def _load_one(
-    dataset: str, args: SDiaRewardScriptArguments, seed: int
+    dataset: str, args: SDiaRewardScriptArguments, seed: int, num_folds: int | None
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
-    options = {"name": args.dataset_config, "audio_root": args.audio_root}
+    pairs = _load_split(dataset, args.dataset_train_split, args)
+    if num_folds:
+        what = f"{dataset}: cross-validation is over the {len(pairs)} pairs of {args.dataset_train_split!r} only"
+        return {"train": pairs}, None if Path(dataset).is_file() else what
     if Path(dataset).is_file():
-        pairs = keep_hashes(load_pairs(dataset, args.dataset_train_split, **options))
-        return _hold_out(dataset, pairs, args.validation_share, seed)
-    given = zip(SPLITS, (args.dataset_train_split, args.dataset_test_split), strict=True)
-    splits = {split: load_pairs(dataset, name, **options) for split, name in given}
+        return _hold_out(dataset, "is one split", pairs, args.validation_share, seed)
+    try:
+        splits = {"train": pairs, "validation": _load_split(dataset, args.dataset_test_split, args)}
+    except SplitNotFoundError:
+        if args.dataset_test_split != SPLITS[1]:
+            raise
+        return _hold_out(dataset, "has no split 'validation'", pairs, args.validation_share, seed)
     train, validation = ({pair_id for pair_id in list_ids(splits[split]) if pair_id} for split in SPLITS)
     # Pairs without any id cannot be compared here.
     if both := train & validation:
         found = f"{dataset}: 'train' and 'validation' share {len(both)} pairs, such as {min(both)}"
         raise PairsError(f"{found}; remove them from one of the splits.")
-    splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
     what = "share a group, prompt or recording with 'train', so they are not new to the model"
     shared, count = len(find_shared(splits)), len(splits["validation"])
     return splits, f"{dataset}: {shared} of {count} pairs of 'validation' {what}" if shared else None
+
+
+def _load_split(dataset: str, split: str | None, args: SDiaRewardScriptArguments) -> datasets.Dataset:
+    """Load pairs with their hashes, under the criterion of the arguments or of the data."""
+    places: dict[str, Any] = {"name": args.dataset_config, "audio_root": args.audio_root}
+    pairs = load_pairs(dataset, split, criterion=args.criterion, **places)
+    if "criterion" not in pairs.column_names:
+        choices = "; ".join(f"--criterion {name}: {what}" for name, what in CRITERIA.items())
+        raise PairsError(f"{dataset}: has no column criterion, by which to choose the prompt; give one of {choices}.")
+    return keep_hashes(pairs)
+
+
+def name_units(pairs: datasets.Dataset, num_folds: int) -> tuple[list[str], str]:
+    """Return the unit of each pair, and what most pairs share nevertheless; raise for fewer units than folds."""
+    shared = _list_shared(pairs)
+    firsts, common = _find_units(shared)
+    most_shared = _describe_most_shared(shared)
+    if (count := len(set(firsts))) < num_folds:
+        found = f"folds is {num_folds}, but the {len(pairs)} pairs are of {count} groups{most_shared}"
+        raise PairsError(f"{found}; give a smaller number, or add pairs that share no prompt and no recording.")
+    return [f"row {row}" for row in firsts], most_shared if common else ""
 
 
 def find_shared(splits: Mapping[str, Any], common: Collection[Key] = ()) -> list[int]:
@@ -109,7 +152,7 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
                 both = f"{first[pair_id]} and {dataset} share pairs, such as {pair_id}"
                 raise PairsError(f"{both}; a pair must not count twice: remove it from one, or omit one.")
     try:
-        return {split: datasets.concatenate_datasets([splits[split] for splits in loaded]) for split in SPLITS}
+        return {split: datasets.concatenate_datasets([splits[split] for splits in loaded]) for split in loaded[0]}
     except ValueError as error:
         raise PairsError(f"{' and '.join(names)}: the types of their columns differ: {error}") from error
 
@@ -129,7 +172,7 @@ def _leave_out_shared(splits: dict[str, datasets.Dataset]) -> str | None:
 
 
 def _hold_out(
-    dataset: str, pairs: datasets.Dataset, share: float, seed: int
+    dataset: str, why: str, pairs: datasets.Dataset, share: float, seed: int
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
     """Hold out whole units: the pairs that share a group, a prompt or a recording, directly or through others."""
     shared = _list_shared(pairs)
@@ -149,7 +192,7 @@ def _hold_out(
     is_drawn = [unit in names[:count] for unit in units]
     rows = {split: [row for row, drawn in enumerate(is_drawn) if SPLITS[drawn] == split] for split in SPLITS}
     notice = (
-        f"{dataset} is one split: {len(rows['validation'])} of its {len(pairs)} pairs are held out for validation "
+        f"{dataset} {why}: {len(rows['validation'])} of its {len(pairs)} training pairs are held out for validation "
         f"(--validation_share), whole groups of {len(sizes)} that share no prompt and no recording"
         f"{f', except what most have{_describe_most_shared(shared)}' if common else ''}"
     )

@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from accelerate import PartialState
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
+from tqdm.auto import tqdm
 
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import hash_json
@@ -95,9 +98,10 @@ def precompute_pairs(
         batches = (row // _PAIRS_AT_A_TIME for row in range(len(pairs)))
         own = [row for row, batch in enumerate(batches) if batch % state.num_processes == state.process_index]
         read = _Reader(pairs, processor, with_mels=model is not None)
-        _read_share(own, read, model, shares[state.process_index], num_workers)
+        _read_share(own, read, model, shares[state.process_index], num_workers, split)
     state.wait_for_everyone()
-    found = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in shares]).sort("row")
+    found = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in shares])
+    found = found.select(np.argsort(found["row"]))
     usable, skipped = _select_usable(found, split, max_length)
     found = found.remove_columns(["kind", "reason", "longest"]).select(usable)
     # Encoded rows need no turns, and the collator reads those of augmented pairs.
@@ -117,27 +121,29 @@ def cache_pairs(
 ) -> tuple[dict[str, datasets.Dataset], list[SkippedPair]]:
     """Compute missing features, under `accelerate launch` a share per process; return rows for `FeatureCollator`."""
     state = PartialState()
-    scorer: Scorer | None = None
     rows, skipped = {}, []
-    keys: dict[str, Any] = {}
+    dialogues: list[Dialogues] = []
+    prompts, groups, is_own = [], [], []
     for split, pairs in splits.items():
         options: dict[str, Any] = {"split": split, "max_length": max_length, "num_workers": num_workers}
         found, bad = precompute_pairs(pairs, cache.processor, cache.folder / READ_AHEAD, **options)
         rows[split] = found.select_columns(["row", "pair_id", "num_cut", "content"])
         skipped += bad
         numbers, criteria = found["row"], list_criteria(pairs)
-        dialogues = Dialogues(pairs, numbers)
-        prompts, groups = [criteria[row] for row in numbers for _ in SIDES], [row for row in numbers for _ in SIDES]
-        keys[split] = cache.keys(dialogues, prompts, progress=True)
-        is_own = [row % state.num_processes == state.process_index for row in range(len(numbers)) for _ in SIDES]
-        own = [key if is_mine else None for key, is_mine in zip(keys[split], is_own, strict=True)]
-        if cache.missing(own):
-            scorer = scorer or load_scorer()
-            cache.fill(scorer, dialogues, prompts, keys=own, groups=groups, progress=True)
+        dialogues.append(Dialogues(pairs, numbers))
+        prompts += [criteria[row] for row in numbers for _ in SIDES]
+        groups += [(split, row) for row in numbers for _ in SIDES]
+        is_own += [row % state.num_processes == state.process_index for row in range(len(numbers)) for _ in SIDES]
+    every: Any = ConcatDataset(dialogues)  # type: ignore[arg-type]
+    keys = cache.keys(every, prompts, progress=True)
+    own = [key if is_mine else None for key, is_mine in zip(keys, is_own, strict=True)]
+    if cache.missing(own):
+        cache.fill(load_scorer(), every, prompts, keys=own, groups=groups, progress=True)
     state.wait_for_everyone()
     cache.refresh()
     for split, found in rows.items():
-        chosen, rejected = keys[split][::2], keys[split][1::2]
+        chosen, rejected = keys[: 2 * len(found) : 2], keys[1 : 2 * len(found) : 2]
+        del keys[: 2 * len(found)]
         lengths = [sum(map(cache.num_rows, pair)) for pair in zip(chosen, rejected, strict=True)]
         found = found.add_column("chosen_key", chosen).add_column("rejected_key", rejected)
         rows[split] = found.add_column("length", lengths)
@@ -178,32 +184,48 @@ def _select_usable(found: datasets.Dataset, split: str, max_length: int | None) 
 
 
 def _read_share(
-    rows: Sequence[int], read: _Reader, model: SDiaRewardModel | None, path: Path, num_workers: int
+    rows: Sequence[int], read: _Reader, model: SDiaRewardModel | None, path: Path, num_workers: int, split: str
 ) -> None:
     # Begins when it is asked for the first batch: never if all is stored.
-    batches = _read_batches(rows, read, num_workers)
+    batches = _read_batches(rows, read, num_workers, f"{'encoding' if model else 'reading'} {split} pairs")
 
     def describe(columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
         batch = next(batches)
         return batch.columns if model is None else batch.columns | _encode(batch, model)
 
-    datasets.Dataset.from_dict({"row": list(rows)}).map(
-        describe,
-        batched=True,
-        batch_size=_PAIRS_AT_A_TIME,
-        features=datasets.Features(_DESCRIPTION | (_ENCODING if model else {})),
-        # The fingerprint would have to pickle the model; the name of the file has all that its content depends on.
-        cache_file_name=str(path),
-        new_fingerprint=path.stem[:64],
-        desc="Encoding pairs" if model else "Reading pairs",
-    )
+    # Its bar would be a second one.
+    with _without_bars():
+        datasets.Dataset.from_dict({"row": list(rows)}).map(
+            describe,
+            batched=True,
+            batch_size=_PAIRS_AT_A_TIME,
+            features=datasets.Features(_DESCRIPTION | (_ENCODING if model else {})),
+            # The fingerprint would have to pickle the model; the name of the file has all that its content depends on.
+            cache_file_name=str(path),
+            new_fingerprint=path.stem[:64],
+        )
 
 
-def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int) -> Iterator[_Batch]:
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Hide the progress bars of `datasets`."""
+    is_hidden = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not is_hidden:
+            datasets.enable_progress_bars()
+
+
+def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int, title: str) -> Iterator[_Batch]:
     chunks = [list(rows[first : first + _PAIRS_AT_A_TIME]) for first in range(0, len(rows), _PAIRS_AT_A_TIME)]
     # A generator of its own: adapters are drawn after this, and must not depend on what is stored already.
     options: dict[str, Any] = {"num_workers": num_workers, "generator": torch.Generator()}
-    yield from DataLoader(chunks, batch_size=None, collate_fn=read, **options)  # type: ignore[arg-type]
+    with tqdm(desc=title, total=len(rows), unit="pair") as bar:
+        for batch in DataLoader(chunks, batch_size=None, collate_fn=read, **options):  # type: ignore[arg-type]
+            bar.update(len(batch.sides))
+            yield batch
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,39 +20,46 @@ from typing import Any
 import datasets
 import torch
 from accelerate.utils import DistributedType
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
 from trl import RewardConfig, RewardTrainer
 
-from sdiareward.checkpoint_io.adapters import keep_input_dtype, write_adapter_files
+from sdiareward.checkpoint_io.adapters import fit_adapters, keep_input_dtype, write_adapter_files
+from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.rows import leave_audio_encoded
-from sdiareward.pairs.schema import SIDES
+from sdiareward.pairs.loading import make_pairs
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import choose_batch_tokens
 
-from .arguments import choose_max_length, require_supported
+from .arguments import RewardTrainingConfig, choose_max_length, require_supported
 from .batches import PREPARED, PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
 from .precompute import READ_AHEAD, SkippedPair, precompute_pairs
 from .resuming import ResumableTrainer
+from .setup import choose_backbone_dtype, load_model
 
 
 class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
-    """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for the rest.
+    """Train a reward model on pairs of spoken dialogues, with the signature of `trl.RewardTrainer`.
 
     `per_device_train_batch_size` is the number of pairs that a process computes in a step, times
     `gradient_accumulation_steps`: one step takes them all, split into micro-batches by `batch_tokens`.
 
     Args:
-        model ([`SDiaRewardModel`], a PEFT model around one, or [`SDiaRewardHead`]): The model to train; freeze what is
-            not trained first.
-        processor ([`SDiaRewardProcessor`]): Saved beside every checkpoint; its tokenizer is the `processing_class`.
-        args (`trl.RewardConfig`): Training arguments.
+        model (`str`, [`SDiaRewardModel`], a PEFT model around one, or [`SDiaRewardHead`]): The model to train, or its
+            folder, Hub id, `"nano"` or `"small"`. Of a model by name the audio tower is frozen, or with `peft_config`
+            all but the adapters and the head. Freeze what is not trained of another one first.
+        args (`trl.RewardConfig`, *optional*): Training arguments; by default TRL's, in a precision that fits.
+        data_collator (`Callable`, *optional*): Makes a [`PairBatch`] of rows; by default [`PairCollator`].
+        train_dataset (`datasets.Dataset` or `list[dict]`): Pairs, as `load_pairs` or `load_dataset` returns them, or
+            rows such as `{"prompt": "user.wav", "chosen": "a.wav", "rejected": "b.wav"}`.
+        eval_dataset (`datasets.Dataset` or `list[dict]`, *optional*): Pairs to validate on, or a `dict` of them.
+        processing_class ([`SDiaRewardProcessor`], *optional*): Saved beside every checkpoint; by default the
+            processor of the model.
+        peft_config (`peft.PeftConfig`, *optional*): Adapters to add; by default on the text model.
         batch_tokens (`int`, *optional*): Tokens in one forward pass; by default as in `Scorer`. A longer pair is a
             micro-batch by itself.
-        kwargs: Further arguments of `trl.RewardTrainer`. `train_dataset` and `eval_dataset` hold pairs, as
-            `load_dataset` or `loading.load_pairs` returns them; rows from `precompute.precompute_pairs`; or rows that
-            another `data_collator` makes a [`PairBatch`] of.
+        kwargs: Further arguments of `trl.RewardTrainer`, such as `callbacks`.
 
     Attributes:
         skipped_pairs (`list[SkippedPair]`): Pairs of these data sets that cannot be used.
@@ -59,30 +67,57 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
     Raises:
         ValueError: `args` have an option that has no effect here (`arguments.require_supported`), or a data set
             holds no pairs or is streamed.
+
+    Examples:
+        >>> from trl import RewardConfig
+        >>> from sdiareward import SDiaRewardTrainer, example_dialogues
+        >>> human, synthetic = (dialogue.to_messages() for dialogue in example_dialogues())
+        >>> pairs = [{"chosen": human, "rejected": synthetic, "criterion": "modality"}]
+        >>> args = RewardConfig("run", max_steps=1, save_strategy="no", bf16=False, use_cpu=True, report_to="none")
+        >>> SDiaRewardTrainer("nano", args, train_dataset=pairs).train().global_step
+        1
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        processor: SDiaRewardProcessor,
-        args: RewardConfig,
+        model: str | PreTrainedModel,
+        args: RewardConfig | None = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: SDiaRewardProcessor | None = None,
         *,
+        peft_config: Any = None,
         batch_tokens: int | None = None,
         **kwargs: Any,
     ):
+        if args is None:
+            name = model if isinstance(model, str) else str(model.config.name_or_path)
+            args = RewardTrainingConfig(f"{Path(name).name}-Reward", learning_rate=1e-4, num_train_epochs=3)
         require_supported(args)
         # A step holds the pairs of all accumulated batches: a larger batch takes no more memory here.
         args = copy.copy(args)
         args.per_device_train_batch_size *= args.gradient_accumulation_steps
         args.gradient_accumulation_steps = 1
-        self.processor = processor
+        if isinstance(model, str):
+            # Most updates of a trained weight are less than half a step of bfloat16.
+            dtype = torch.float32 if peft_config is None else choose_backbone_dtype(args)
+            trained, loaded = load_model(find_checkpoint(model), dtype)
+            trained.freeze_audio_tower()
+            processing_class = processing_class or loaded
+        else:
+            trained = model
+        if peft_config is not None:
+            peft_config = fit_adapters(peft_config, trained)
+        self.processor = processing_class or SDiaRewardProcessor.from_pretrained(trained.config.name_or_path)
         self.skipped_pairs: list[SkippedPair] = []
         # Trainer drops the columns that the model's signature does not name, and the collator needs them.
         args.remove_unused_columns = False
-        kwargs.setdefault("data_collator", PairCollator(processor))
-        super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
+        given = {"train_dataset": _read_lists(train_dataset), "eval_dataset": _read_lists(eval_dataset), **kwargs}
+        given |= {"data_collator": data_collator or PairCollator(self.processor), "peft_config": peft_config}
+        super().__init__(trained, args, processing_class=self.processor.tokenizer, **given)
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if plugin is not None and getattr(plugin.mixed_precision_policy, "output_dtype", None) is not None:
             # With bf16 accelerate has FSDP2 round a model's rewards to bfloat16.
@@ -105,10 +140,8 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
         # Not a data set of the library: the collator knows its rows.
         if columns is None or set(PREPARED) <= set(columns):
             return dataset
-        if missing := [side for side in SIDES if side not in columns]:
-            raise ValueError(f"the data set {dataset_name!r} has columns {columns}; pairs also need {missing}.")
         rows, skipped = precompute_pairs(
-            dataset.cast(leave_audio_encoded(dataset.features)),
+            make_pairs(dataset, f"{dataset_name!r} "),
             self.processor,
             Path(str(args.output_dir)) / READ_AHEAD,
             split=dataset_name,
@@ -247,6 +280,13 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
             self.processor.save_pretrained(folder)
 
 
+def _read_lists(pairs: Any) -> Any:
+    """Return lists of rows, also in a mapping, as data sets; others as they are."""
+    if isinstance(pairs, Mapping):
+        return {name: _read_lists(each) for name, each in pairs.items()}
+    return make_pairs(pairs) if isinstance(pairs, list) else pairs
+
+
 class EpochOfSampler(TrainerCallback):
     """Set the sampler's epoch, which the library does not do when it resumes in the middle of one."""
 
@@ -263,16 +303,17 @@ class RewardProgressCallback(ProgressCallback):
     _SHOWN = {"mean_reward": "reward", "margin": "margin", "accuracy": "accuracy", "tokens_per_second": "tokens/s"}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        if self.training_bar is not None:
-            self.training_bar.set_description("steps")
+        self.current_step = 0
+        if state.is_world_process_zero:
+            self.training_bar: Any = tqdm(total=state.max_steps, desc="steps", dynamic_ncols=True)
 
     def on_prediction_step(
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
     ) -> None:
+        if state.is_world_process_zero and self.prediction_bar is None:
+            place: dict[str, Any] = {"leave": self.training_bar is None, "dynamic_ncols": True}
+            self.prediction_bar: Any = tqdm(total=len(eval_dataloader), desc="validation", **place)
         super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
-        if self.prediction_bar is not None:
-            self.prediction_bar.set_description("validation", refresh=False)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.training_bar is not None and logs:

@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -313,6 +314,12 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:_NUM_LISTED]) + (", ..." if len(names) > _NUM_LISTED else "")
 
 
+def find_checkpoint(name_or_path: Any) -> Any:
+    """Return the folder of a model that the package has by name, such as `"nano"`; in a checkpoint's code the name."""
+    find = getattr(sys.modules.get(str(__package__)), "_find_checkpoint", None)
+    return name_or_path if find is None or name_or_path is None else find(name_or_path)
+
+
 class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
     """What [`SDiaRewardModel`] has of loading."""
 
@@ -320,17 +327,24 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint of this model or a released one of the authors, completely or not at all.
 
-        Arguments are those of `transformers`; fields of [`SDiaRewardConfig`] override the checkpoint's. The authors'
-        checkpoints lack pooling and system prompt: give `prompts`, and `pooling_mode="last_token"` where it applies.
+        The authors' checkpoints lack pooling and system prompt: give `prompts`, and `pooling_mode="last_token"` where
+        it applies.
+
+        Args:
+            pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint; with the package also
+                `"nano"` or `"small"`.
+            args: As in `transformers`.
+            kwargs: As in `transformers`; and fields of [`SDiaRewardConfig`], which override the checkpoint's.
 
         Raises:
             FileNotFoundError: The checkpoint holds no safetensors; files of other kinds are not read.
             ValueError: The checkpoint lacks a tensor of the model, holds an unknown one or one of another shape, has
                 no reward head, or contradicts the given `pooling_mode`.
         """
-        if pretrained_model_name_or_path is not None and not isinstance(kwargs.get("config"), PreTrainedConfig):
-            kwargs = cls.with_foreign_config(pretrained_model_name_or_path, kwargs)
-        return cls._load_complete(pretrained_model_name_or_path, *args, may_lack=(), **kwargs)
+        checkpoint = find_checkpoint(pretrained_model_name_or_path)
+        if checkpoint is not None and not isinstance(kwargs.get("config"), PreTrainedConfig):
+            kwargs = cls.with_foreign_config(checkpoint, kwargs)
+        return cls._load_complete(checkpoint, *args, may_lack=(), **kwargs)
 
     @classmethod
     def with_foreign_config(cls, name_or_path: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Evaluate WavReward or any other model on ChatReward: Table 1 with intervals, baselines, order and form.
 
-    sdiareward wavreward eval --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
+    sdiareward eval --recipe wavreward --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
 
 Samples are judged in chunks of fixed positions, each with its own seed: sampled answers are the same whether or not a
 run was interrupted. `docs/wavreward.md` is the guide.
 
-    sdiareward wavreward reasoning --predictions runs/w --dataset runs/chatreward --judge gemini-2.5-pro
+    sdiareward eval --recipe wavreward_reasoning --predictions runs/w --dataset runs/chatreward --judge gemini-2.5-pro
 
 Another judge rates thoughts as Good or Poor (appendix I). It hears the recording and answers the four questions of the
 paper's prompt; thoughts are Good if all four answers are yes. It does not see the gold score. An answer without
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 from cyclopts import Parameter
@@ -28,6 +28,7 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.checkpoint_io.models import describe_model
+from sdiareward.common.commands import YAML_ONLY
 from sdiareward.common.errors import Skipped, check_extra
 from sdiareward.common.files import JsonLines, format_line, lock_folder, write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
@@ -60,26 +61,26 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
     """What to evaluate on what.
 
     Args:
-        dataset: Folder of ChatReward.
+        dataset: Folder or Hub id of ChatReward.
         output_dir: Folder of answers and results; the same command resumes a run.
-        model: Folder or Hub name of the thinker.
+        model: Folder or Hub id of the thinker.
         judge: Name of an endpoint, instead of a model.
         judges_file: YAML of judges instead of configs/judges.yaml.
         judge_options: KEY=VALUE instead of the file's.
         split: Split to evaluate.
-        train_split: Split the baselines are fitted on.
+        train_split: Split to fit the baselines on.
         baselines: Also measure the baselines.
         out_of_domain: Folder with a list of file,score, or a data set.
         reasoning: Ask for thoughts before the score.
-        num_samples: Answers to each recording, which vote.
+        num_samples: Answers per recording; the majority of their scores counts.
         temperature: Temperature of sampling; 0 is greedy.
         expected: Also compute the expected score.
         max_new_tokens: Longest answer of a model; of an endpoint, max_tokens in the file of judges.
         batch_size: Recordings in one batch.
         prompt_file: YAML of prompts or JSON of a JudgingPrompt, instead of the judge's own or the package's.
         dtype: Dtype of the model, such as bfloat16.
-        device: Device, such as cuda:0 (default: an accelerator).
-        limit: Evaluate only the first samples, this number.
+        device: Device, such as cuda:0; by default an accelerator if there is one.
+        max_samples: Number of samples to evaluate, the first ones.
         num_bootstrap: Bootstrap draws for the intervals.
         seed: Seed of sampling and of the bootstrap.
         strict: Exit with 1 if a sample was skipped.
@@ -92,7 +93,7 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
     judges_file: str | None = None
     judge_options: list[str] = field(default_factory=list)
     split: str = "test"
-    train_split: str = "train"
+    train_split: Annotated[str, YAML_ONLY] = "train"
     baselines: bool = True
     out_of_domain: str | None = None
     reasoning: bool = True
@@ -104,8 +105,8 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
     prompt_file: str | None = None
     dtype: str | None = None
     device: str | None = None
-    limit: int | None = None
-    num_bootstrap: int = 1000
+    max_samples: PositiveInt | None = None
+    num_bootstrap: Annotated[int, YAML_ONLY] = 1000
     seed: int = 0
     strict: bool = False
 
@@ -132,7 +133,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     sets = {PREDICTIONS_FILE: scores.read_samples(args.dataset, args.split)}
     if args.out_of_domain is not None:
         sets[OUT_OF_DOMAIN_FILE] = scores.read_out_of_domain(args.out_of_domain, args.split)
-    sets = {name: samples.take_first(args.limit) for name, samples in sets.items()}
+    sets = {name: samples.take_first(args.max_samples) for name, samples in sets.items()}
     train = _read_training_samples(args, sets) if args.baselines else None
     whose, load_judge = _choose_judge(args)
     asking = {name: getattr(args, name) for name in _ASKING}
@@ -305,7 +306,7 @@ class ReasoningArguments(DatasetRevision):
         judges_file: YAML of judges instead of configs/judges.yaml.
         judge_options: KEY=VALUE instead of the file's.
         cache_dir: Folder of the judge's answers; by default in the evaluation's folder.
-        limit: Examine only the first samples, this number.
+        max_samples: Number of samples to examine, the first ones.
     """
 
     predictions: Path
@@ -316,7 +317,7 @@ class ReasoningArguments(DatasetRevision):
     judges_file: Path | None = None
     judge_options: list[str] = field(default_factory=list)
     cache_dir: Path | None = None
-    limit: int | None = None
+    max_samples: PositiveInt | None = None
 
 
 def run_reasoning(args: ReasoningArguments) -> int:
@@ -324,7 +325,7 @@ def run_reasoning(args: ReasoningArguments) -> int:
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
     read = scores.read_out_of_domain if args.out_of_domain else scores.read_samples
     with lock_folder(args.predictions):
-        predictions = read_predictions(args.predictions, name)[: args.limit]
+        predictions = read_predictions(args.predictions, name)[: args.max_samples]
         settings = read_endpoint(args.judge, args.judges_file, args.judge_options)
         client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
         prompts = read_prompt_file(settings.prompt_file)

@@ -1,7 +1,9 @@
 """Train WavReward by reinforcement learning (section 3.1), or on scores, the supervised baseline (Table 1, II).
 
-    sdiareward wavreward grpo --config configs/wavreward-7b.yaml
-    sdiareward wavreward sft --config configs/wavreward-7b-sft.yaml --train lora
+    sdiareward train --config configs/wavreward-7b.yaml
+    sdiareward train --config configs/wavreward-7b-sft.yaml --use_peft
+
+Both files name their recipe, `wavreward_grpo` and `wavreward_sft`.
 
 Advantages are TRL's: equation 4 with the sample standard deviation (`N - 1` in place of `N` under the root) plus 1e-4.
 For a group of `N` they are those of the paper times `sqrt((N - 1) / N)`. The rewards of form and accuracy are added
@@ -12,13 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.commands import parse_trl, run_guarded
+from sdiareward.common.commands import Words, parse_trl
 from sdiareward.common.files import hash_json, lock_folder
 from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
 from sdiareward.common.machine import write_provenance
@@ -36,6 +38,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Ask = Callable[[Any], list[dict[str, Any]]]
+# Options of TRL in the help.
+_SHOWN = (
+    "output_dir",
+    "learning_rate",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "bf16",
+    "use_cpu",
+)
 _KEPT_COLUMNS = ("score", "sample_id", "scenario_id")
 
 
@@ -46,9 +58,7 @@ class JudgeArguments(ModelRevision, DatasetRevision):
     dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
     model_name_or_path: str = make_option("nano", "A thinker (Hub id or folder), or nano: a new nano judge.")
     split: str = make_option("train", "Split to train on.")
-    train: str = make_option(
-        "full", "All weights, as in the paper, or adapters in the text model.", choices=("full", "lora")
-    )
+    use_peft: bool = make_option(False, "Train adapters in the text model, in place of all weights as in the paper.")
     freeze_audio_tower: bool = make_option(False, "Freeze the audio tower up to its projection.")
     reasoning: bool = make_option(True, "Ask for thoughts before the score.")
     prompt_file: str | None = make_option(
@@ -57,7 +67,7 @@ class JudgeArguments(ModelRevision, DatasetRevision):
     lora_r: int = make_option(16, "Rank of the adapters.")
     lora_alpha: int = make_option(32, "Scale of the adapters.")
     resume: bool = make_option(False, "Resume from the newest checkpoint in output_dir.")
-    max_scenarios: int | None = make_option(None, "Train only on the first scenarios, this number.")
+    max_scenarios: int | None = make_option(None, "Number of scenarios to train on, the first ones.")
 
 
 @dataclass
@@ -73,19 +83,28 @@ class GRPOArguments(JudgeArguments):
     sigma: float = make_option(DEFAULT_SIGMA, "Sigma of equation 3; it has no value in the paper.")
 
 
-def main(command: Literal["grpo", "sft"], argv: list[str] | None = None) -> int:
-    """Run `sdiareward wavreward grpo` or `sft`; return the exit status."""
-    prog = f"sdiareward wavreward {command}"
+def sft(*words: Words) -> None:
+    """Run `sdiareward train --recipe wavreward_sft`."""
+    from trl import SFTConfig
 
-    def run() -> None:
-        import trl
+    _run(JudgeArguments, SFTConfig, words, "sdiareward train --recipe=wavreward_sft")
 
-        kinds = (GRPOArguments, trl.GRPOConfig) if command == "grpo" else (JudgeArguments, trl.SFTConfig)
-        args, training = parse_trl(kinds, argv, prog=prog)
-        with lock_folder(training.output_dir):
-            print(train(args, training))
 
-    return run_guarded(prog, run, "judges")
+def grpo(*words: Words) -> None:
+    """Run `sdiareward train --recipe wavreward_grpo`."""
+    from trl import GRPOConfig
+
+    _run(GRPOArguments, GRPOConfig, words, "sdiareward train --recipe=wavreward_grpo")
+
+
+def _run(kind: type[JudgeArguments], config: Any, words: Sequence[str], prog: str) -> None:
+    shown = {*_SHOWN, *(item.name for item in fields(kind))}
+    about = (
+        f"Train a judge on ChatReward; every option of trl.{config.__name__} is a flag, and a key of --config FILE."
+    )
+    args, training = parse_trl((kind, config), words, prog=prog, shown=shown, description=about)
+    with lock_folder(training.output_dir):
+        print(train(args, training))
 
 
 def train(args: JudgeArguments, training: Any) -> Path:
@@ -155,7 +174,7 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
         name = str(build_nano_judge(Path(training.output_dir) / "init", seed=training.seed))
     # Trained weights are float32, because at a learning rate of 1e-6 bfloat16 weights would not change; autocast still
     # computes in bfloat16. Two cases allow bfloat16: LoRA freezes the weights, and DeepSpeed keeps float32 copies.
-    has_float32_copies = args.train == "lora" or training.deepspeed_plugin is not None
+    has_float32_copies = args.use_peft or training.deepspeed_plugin is not None
     model = load_thinker_model(name, dtype="bfloat16" if training.bf16 and has_float32_copies else "float32")
     # The unused vision tower gets no gradients, and distributed training would wait for them.
     model.model.visual.requires_grad_(False)
@@ -167,7 +186,7 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
 
 def configure_adapters(args: JudgeArguments) -> Any:
     """Return the configuration of the adapters that a run trains; None if it trains all weights."""
-    if args.train != "lora":
+    if not args.use_peft:
         return None
     from peft import LoraConfig
 

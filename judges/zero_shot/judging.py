@@ -420,7 +420,7 @@ def summarise_judge(
         what = f"judge {name}: none of {len(labels)} pairs got a usable answer"
         write_file(folder / "results.md", f"# No accuracy\n\n{what}.\n\n{render_reasons(problems)}\n")
         found = f"{what}; the first reasons: {' '.join(list_reasons(problems))} {folder / ANSWERS_FILE} has all"
-        raise UserError(f"{found}; fix the judge's settings and add --retry_failed, or choose another folder.")
+        raise UserError(f"{found}; fix the judge and set the key retry_failed, or choose another folder.")
     groups = []
     for title, rows in _group_by_column(labels).items():
         rules = [scores[label["pair_id"]]["decided_by"] for label in rows]

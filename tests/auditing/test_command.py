@@ -25,9 +25,9 @@ pytestmark = pytest.mark.slow
 
 
 # A perturbation with two places to fail, one attack of each kind, and nothing that takes long.
-FEW = ("--nuisances", "gain", "polarity", "--attacks", "foreign_ending", "written_demand", "repeated_turns")
+FEW = ("--perturbations", "gain", "polarity", "--attacks", "foreign_ending", "written_demand", "repeated_turns")
 # What is there of the whole audit, so that nothing is scored and little is drawn.
-LITTLE = ("--parts", "nuisances", "attacks", "--nuisances", "polarity", "--attacks", "foreign_ending")
+LITTLE = ("--parts", "perturbations", "attacks", "--perturbations", "polarity", "--attacks", "foreign_ending")
 SCRIPT = "<script>document.title = 'hit'</script><img src=x onerror=\"document.title='hit'\">"
 
 
@@ -85,7 +85,7 @@ def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
 
 def test_a_smaller_audit_takes_what_is_there(copy, run):
     rewards = (copy / "rewards.jsonl").read_bytes()
-    assert run(copy, "--num_pairs", 3, "--parts", "nuisances", "--nuisances", "gain") == 0
+    assert run(copy, "--max_samples", 3, "--parts", "perturbations", "--perturbations", "gain") == 0
     audit = read(copy)
     assert (audit["num_pairs"], audit["attacks"], audit["hearing"]) == (3, None, None)
     assert (copy / "rewards.jsonl").read_bytes() == rewards
@@ -116,13 +116,13 @@ def test_checks_that_must_not_fail_set_the_exit_status(copy, run, tmp_path, caps
 
 def test_an_attack_takes_from_the_same_dialogues_whatever_the_size_of_the_sample(data, tiny_checkpoint, tmp_path):
     model = ModelSpec(str(tiny_checkpoint))
-    few, many = (Auditor(model, str(data), tmp_path, num_pairs=size).distractors for size in (1, 0))
+    few, many = (Auditor(model, str(data), tmp_path, max_samples=size).distractors for size in (1, 0))
     assert [pair.pair_id for pair in few] == [pair.pair_id for pair in many] and len(few) == 6
 
 
 def test_own_recordings_are_pasted_in_and_belong_to_the_audit(run, tmp_path, capsys):
     (tmp_path / "sounds" / "demand").mkdir(parents=True)
-    little = ("--num_pairs", 1, "--parts", "attacks", "--attacks", "spoken_demand")
+    little = ("--max_samples", 1, "--parts", "attacks", "--attacks", "spoken_demand")
     own = (*little, "--sounds_dir", tmp_path / "sounds")
     assert run(tmp_path / "o", *own) == 2
     assert "has no recordings" in capsys.readouterr().err
@@ -137,10 +137,9 @@ def test_own_recordings_are_pasted_in_and_belong_to_the_audit(run, tmp_path, cap
     ("flags", "message"),
     [
         ((*FEW, "--seed", 1), "seed was 0, is 1"),
-        ((*LITTLE, "--num_pairs", 3, "--against", "audit.json"), "num_pairs was 6, is 3"),
-        (("--parts", "baselines", "--train_split", "test"), "share 6 pair_id"),
+        ((*LITTLE, "--max_samples", 3, "--against", "audit.json"), "num_pairs was 6, is 3"),
         (("--attacks", "none such"), "--attacks: 'none such' is none of"),
-        (("--fail-on", "none such"), "--fail-on: there is no check 'none such'"),
+        (("--fail-on", "none such"), "--fail_on: there is no check 'none such'"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(copy, run, capsys, monkeypatch, flags, message):
@@ -156,7 +155,7 @@ def test_own_pairs_without_labels_are_audited_without_baselines_and_named_if_tra
     pairs = make_dataset(make_tone, 2).select_columns(["chosen", "rejected"])
     pairs.to_parquet(path)
     write_pairs_record(model, pairs.select([0]), [], is_trained=False)
-    few = ("--parts", "baselines", "hearing", "--nuisances", "none", "--attacks", "none")
+    few = ("--parts", "baselines", "hearing", "--perturbations", "none", "--attacks", "none")
     assert run(tmp_path / "o", *few, dataset=path, model=model) == 0
     assert "notice: no baselines: " in capsys.readouterr().err
     found = read(tmp_path / "o")
@@ -183,8 +182,8 @@ def hostile(run, make_tone, tmp_path_factory):
         row["pair_id"] = f"{row['pair_id']}{SCRIPT}"
     rows[3]["chosen"][0]["audio"]["bytes"] = b"no sound"
     datasets.Dataset.from_list(rows).to_parquet(folder / "pairs.parquet")
-    few = ("--nuisances", "gain", "polarity", "--attacks", "shuffled", "written_demand", "fillers")
-    parts = ("--parts", "nuisances", "attacks", "hearing")
+    few = ("--perturbations", "gain", "polarity", "--attacks", "shuffled", "written_demand", "fillers")
+    parts = ("--parts", "perturbations", "attacks", "hearing")
     assert run(folder, *few, *parts, dataset=folder / "pairs.parquet") == 0
     return folder
 

@@ -151,7 +151,7 @@ BENCHMARK = {"wild": 824, "semi_wild": 186, "scripted": 466, "colloquialness": 2
     [
         ({"dataset": "ORG/ESDR-Bench", "is_from_hub": True}, BENCHMARK, ("ESDR-Bench", "ORG/ESDR-Bench", "test")),
         (
-            {"dataset": "me/x", "dataset_name": "esdr_bench", "is_from_hub": 1},
+            {"dataset": "me/x", "dataset_config": "esdr_bench", "is_from_hub": 1},
             BENCHMARK,
             ("ESDR-Bench", "me/x", "test"),
         ),

@@ -192,9 +192,9 @@ def test_the_commands_convert_and_export(official, tmp_path, capsys):
     (tmp_path / "prompt.txt").write_text("Judge.")
     ours, exported = tmp_path / "ours", tmp_path / "exported"
     options = ["--prompt-file", str(tmp_path / "prompt.txt"), "--pooling-mode", "last_token", "--dtype", "float16"]
-    assert main(["convert", str(official), str(ours), *options, "--max-shard-size", "300KB"]) == 0
+    assert main(["build", "convert", str(official), str(ours), *options, "--max-shard-size", "300KB"]) == 0
     assert capsys.readouterr().out == f"{ours}\n"
-    assert main(["export", str(ours), str(exported), "--layout", "vllm"]) == 0
+    assert main(["build", "convert", str(ours), str(exported), "--to", "vllm"]) == 0
     config = json.loads((exported / "config.json").read_text())
     kept = config["sdiareward"]
     assert (kept["pooling_mode"], kept["prompts"]["joint"], config["dtype"]) == ("last_token", "Judge.", "float16")
@@ -203,17 +203,18 @@ def test_the_commands_convert_and_export(official, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["convert", "SOURCE", "SOURCE"], "not empty"),
-        (["convert", "./absent", "OUT"], "./absent: no such file or folder"),
-        (["export", "ATTENTION", "OUT", "--layout", "vllm"], "pooling is attention; vLLM supports only"),
-        (["export", "SOURCE", "SOURCE", "--layout", "vllm"], "not empty"),
+        (["SOURCE", "SOURCE"], "not empty"),
+        (["./absent", "OUT"], "./absent: no such file or folder"),
+        (["ATTENTION", "OUT", "--to", "vllm"], "pooling is attention; vLLM supports only"),
+        (["SOURCE", "SOURCE", "--to", "vllm"], "not empty"),
+        (["SOURCE", "OUT", "--to", "vllm", "--max_turn_s", "9"], "max_turn_s has no effect with --to vllm"),
     ],
 )
 def test_a_command_that_cannot_work_reports_the_reason_in_one_line(
     arguments, message, official, attention, tmp_path, capsys
 ):
     places = {"SOURCE": str(official), "ATTENTION": str(attention), "OUT": str(tmp_path / "out")}
-    assert main([places.get(argument, argument) for argument in arguments]) == 2
+    assert main(["build", "convert", *(places.get(argument, argument) for argument in arguments)]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
 

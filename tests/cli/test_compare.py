@@ -95,6 +95,9 @@ def test_the_files_hold_the_rewards_of_single_dialogues_and_the_page_plays_them(
     assert NASTY not in page and "&lt;script&gt;alert(1)" in page
     # Six dialogues, two systems, two turns.
     assert page.count("<audio controls") == 24 and page.count('src="data:audio/mpeg;base64,') == 24
+    shown = two._repr_html_()
+    assert repr(two) == f"Comparison({two.verdict.splitlines()[0]})"
+    assert "<table>" in shown and two.limits[0].split()[0] in shown and NASTY not in shown
 
 
 def test_a_terminal_shows_the_verdict_first_and_where_the_page_is(compare, systems, two):

@@ -22,7 +22,8 @@ from sdiareward.pairs.systems import read_systems
 
 
 # Scripts of TRL show the help of its parser.
-SCRIPTS = ("train", "wavreward sft", "wavreward grpo")
+SCRIPTS = ("train", "train --recipe=wavreward_sft", "train --recipe=wavreward_grpo")
+MOST_FLAGS = 25
 # Flag with the name of a repository on the Hub -> flag with its revision.
 REVISIONS = {
     "--source": "--revision",
@@ -38,7 +39,7 @@ _NOTED = re.compile(r"<!-- rows: (\w+) -->\n```json\n(.*?)^```", re.MULTILINE | 
 
 def list_commands(app=APP, prefix=""):
     for name in app:
-        if name[0] != "-":
+        if name[0] != "-" or "=" in name:
             if (command := app[name]).default_command is not None and f"{prefix}{name}" not in SCRIPTS:
                 yield f"{prefix}{name}"
             yield from list_commands(command, f"{prefix}{name} ")
@@ -47,7 +48,7 @@ def list_commands(app=APP, prefix=""):
 COMMANDS = list(list_commands())
 
 
-@pytest.mark.parametrize("words", ["", "human", "judge", "wavreward", "push", *COMMANDS])
+@pytest.mark.parametrize("words", ["", "human", "push", *COMMANDS])
 def test_the_help_is_as_reviewed(words, snapshot, monkeypatch, capsys):
     # A console that printed before keeps its width.
     monkeypatch.setattr("rich.console.Console.size", property(lambda console: ConsoleDimensions(100, 25)))
@@ -56,16 +57,27 @@ def test_the_help_is_as_reviewed(words, snapshot, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_every_flag_has_help_and_every_repository_a_revision(words):
+def test_flags_are_few_and_have_help_and_every_repository_has_a_revision(words):
     command = APP
     for word in words.split():
         command = command[word]
     found = command.assemble_argument_collection(default_parameter=APP.default_parameter, parse_docstring=True)
     arguments = [each for each in found if each.show]
     assert [each.name for each in arguments if not each.parameter.help] == []
+    assert len([each for each in arguments if each.name.startswith("--")]) <= MOST_FLAGS
     flags = {f"--{each.name.removeprefix('--').lower()}" for each in arguments}
     if not words.startswith("push"):  # A folder is published, and its training data are only named.
         assert {REVISIONS[name] for name in flags & set(REVISIONS)} <= flags
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", SCRIPTS)
+def test_the_help_of_a_script_of_trl_has_its_most_used_options(words, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([*words.split(), "--help"])
+    flags = re.findall(r"^  (--\w+)", capsys.readouterr().out, re.MULTILINE)
+    assert {"--model", "--dataset", "--output_dir", "--learning_rate"} <= set(flags)
+    assert len(flags) == len(set(flags)) <= MOST_FLAGS
 
 
 _HELP = """
@@ -121,14 +133,9 @@ def test_the_rows_of_the_help_are_read(folder):
     assert [type(item).__name__ for item in read_source("folder", folder)] == ["Episode"]
 
 
-def test_the_rows_of_the_readme_and_the_guide_are_read(folder):
-    found = [
-        (name, kind, line)
-        for name in ("README.md", "docs/data_format.md")
-        for kind, block in _NOTED.findall((ROOT / name).read_text(encoding="utf-8"))
-        for line in block.splitlines()
-    ]
-    assert {name for name, kind, _ in found if kind == "pairs"} == {"README.md", "docs/data_format.md"}
-    assert {kind for _, kind, _ in found} == {"pairs", "dialogues"}
-    for _, kind, line in found:
+def test_the_rows_of_the_guide_are_read(folder):
+    guide = (ROOT / "docs" / "data_format.md").read_text(encoding="utf-8")
+    found = [(kind, line) for kind, block in _NOTED.findall(guide) for line in block.splitlines()]
+    assert {kind for kind, _ in found} == {"pairs", "dialogues"}
+    for kind, line in found:
         (check_pair if kind == "pairs" else check_dialogue)(folder, line)

@@ -15,31 +15,27 @@ WRITING = {
     "compare": "a b --output_dir DIR",
     "compare by default": "compare a b",
     "build bench": "none --output_dir DIR",
-    "build filter": "--folder none --output_dir DIR",
+    "build filter": "none --output_dir DIR",
     "build release": "none --output_dir DIR",
     "build reconstruct": "none --output_dir DIR",
     "build stats": "none --output_dir DIR",
     "build stats of what is built": "build stats DIR",
-    "build filter of what is built": "build filter --folder DIR --output_dir other",
+    "build filter of what is built": "build filter DIR --output_dir other",
     "build chatreward rate": "none --ratings none.csv --output_dir DIR",
     "train": "--dataset_name none --output_dir DIR",
     "eval": "--dataset none --output_dir DIR",
-    "judge eval": "--judge none --dataset none --output_dir DIR",
-    "judge nano": "DIR",
-    "wavreward sft": "--dataset none --output_dir DIR --use_cpu",
-    "wavreward grpo": "--dataset none --output_dir DIR --use_cpu",
-    "wavreward eval": "--model none --dataset none --output_dir DIR",
-    "wavreward reasoning": "--dataset none --judge none --predictions DIR",
+    "train --recipe wavreward_sft": "--dataset none --output_dir DIR --use_cpu",
+    "train --recipe wavreward_grpo": "--dataset none --output_dir DIR --use_cpu",
+    "eval --recipe wavreward": "--model none --dataset none --output_dir DIR",
+    "eval --recipe wavreward_reasoning": "--dataset none --judge none --predictions DIR",
     "audit": "--dataset none --output_dir DIR",
-    "calibrate": "none none --output_dir DIR",
-    "calibrate in place": "calibrate DIR none --in_place",
     "human sample": "none --output_dir DIR",
     "human ab": "none none --output_dir DIR",
     "human rate": "DIR",
     "push model": "none me/model --preview DIR",
-    "convert": "none DIR",
-    "export": "none DIR --layout vllm",
-    "build-model": "nano DIR",
+    "build convert": "none DIR",
+    "build convert --to vllm": "none DIR",
+    "build convert of nano": "build convert nano DIR",
 }
 
 
@@ -48,7 +44,7 @@ def test_a_folder_that_is_being_written_is_refused(command, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / ("compare-a-b" if "by default" in command else "run")
     words = WRITING[command].replace("DIR", folder.name).split()
-    argv = words if words[0] in ("compare", "build", "calibrate") else [*command.split(), *words]
+    argv = words if words[0] in ("compare", "build") else [*command.split(), *words]
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with lock_folder(folder):

@@ -48,6 +48,7 @@ def hub(tmp_path, monkeypatch, tone_pairs):
         is_on_hub = path == "ORG/d"
         return load_builder(str(tmp_path / "dataset" / COMMITS.get(revision, revision)) if is_on_hub else path, name)
 
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", lambda *_, **__: None)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     monkeypatch.setattr("datasets.load_dataset_builder", load_dataset_builder)
     monkeypatch.chdir(tmp_path)

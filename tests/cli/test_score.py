@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import soundfile
 
+import sdiareward
 from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.cli import main
 from sdiareward.pairs.content import digest_dialogue
@@ -47,6 +49,7 @@ def score(tiny_checkpoint, capsys):
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
+    run.model = tiny_checkpoint
     return run
 
 
@@ -61,6 +64,33 @@ def test_two_dialogues_print_their_rewards_and_the_margin(score, write_dialogue)
     lines = [line.split() for line in score(first, second)[1].splitlines()]
     assert lines[-1] == ["margin", f"{report['margin']:+.4f}"]
     assert score(first)[1].split() == lines[0] == [str(first), f"{rewards[0]:+.4f}"]
+
+
+def test_a_recording_and_its_answer_are_one_dialogue_but_the_sides_of_a_call_are_not(score, write_wav, tmp_path):
+    paths = [tmp_path / write_wav(name, length_s) for name, length_s in (("q.wav", 0.5), ("a.wav", 0.4))]
+    code, out, err = score(*paths, "--json")
+    [entry] = json.loads(out)["dialogues"]
+    assert (code, entry["num_recordings"]) == (0, 2)
+    assert "are read as the user's turn and the answer" in err
+    same = tmp_path / write_wav("c.wav", 0.5)
+    assert "begin and end together" in score(paths[0], same)[2]
+    assert score(paths[0], same, "--form", "turns")[0] == 0
+
+
+def test_a_folder_of_answers_is_scored_with_the_users_turns_and_needs_no_output_dir(score, write_wav, tmp_path):
+    for folder, length_s in (("q", 0.5), ("answers", 0.4), ("other", 0.3)):
+        (tmp_path / folder).mkdir()
+        for number in range(3):
+            write_wav(f"{folder}/d{number}.wav", length_s + number / 10)
+    options = ["--user_turns", tmp_path / "q", "--audio_root", tmp_path]
+    code, out, _ = score(tmp_path / "answers", *options)
+    assert code == 0 and out.startswith("3 of 3 rows") and "Table" not in out
+    assert score(tmp_path / "answers", *options, "--output_dir", tmp_path / "out")[0] == 0
+    rewards = pd.read_parquet(tmp_path / "out" / "scores.parquet").set_index("id")["reward"]
+    systems = [tmp_path / "answers", tmp_path / "other"]
+    found = sdiareward.compare(*systems, user_turns=tmp_path / "q", model=score.model, num_bootstrap=50)
+    own = found.dialogues[found.dialogues["system"] == "answers"].set_index("dialogue")["reward"]
+    assert own.to_dict() == pytest.approx(rewards.to_dict(), abs=1e-5)
 
 
 def test_every_form_of_a_dialogue_is_the_same_dialogue(write_dialogue, tmp_path):

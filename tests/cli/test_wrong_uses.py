@@ -15,7 +15,7 @@ _HARMLESS = re.compile(r"%\||examples/s|it/s|^sdiareward: notice: |^\s*$|^Writin
 
 USES = {
     # The tool.
-    "": "no command is given; the commands are score, compare, build",
+    "": "no command is given; the commands are score, compare, serve",
     "scroe a.json": "unknown command 'scroe'; did you mean score",
     "frobnicate": "unknown command 'frobnicate'; the commands are score",
     "--versoin": "Unknown command .--versoin.",
@@ -23,7 +23,7 @@ USES = {
     "score": "give either a dialogue's file or --dataset",
     "score d.json --criterio joint": "Unknown option: --criterio. Did you mean --criterion",
     "score d.json --criterion": "--criterion requires an argument",
-    "score --dataset pairs {o} --limit ten": "--limit: unable to convert .ten.",
+    "score --dataset pairs {o} --max_samples ten": "--max_samples: unable to convert .ten.",
     "score none.json": "none.json: no such file or folder",
     "score a.wav": "a.wav: ",
     "score flat.jsonl": "flat.jsonl",
@@ -37,7 +37,7 @@ USES = {
     "score d.json --model a.wav": "model a.wav: cannot be loaded",
     "score d.json --dtype float99": "`dtype` provided",
     "score d.json --device cuda:99": "cannot be loaded",
-    "score --dataset pairs": "--dataset needs --output_dir",
+    "score --dataset pairs --engine ray": "several processes need --output_dir",
     "score --dataset paris {o}": "paris: no such file or folder; did you mean pairs",
     "score --dataset none.parquet {o}": "none.parquet: no such file of rows",
     "score --dataset pairs {o}": "split is None; this data set has test, train, validation",
@@ -46,15 +46,15 @@ USES = {
     "score --dataset texts.jsonl {o}": "texts.jsonl: has columns",
     "score --dataset numbers.jsonl {o}": "the first: chosen: is a int; give a list of turns",
     "score --dataset unusable.jsonl {o}": "none of 2 rows could be scored; the first: .*nowhere.wav",
-    "score --dataset pairs {o} --limit 0": "Invalid value .0. for --limit",
+    "score --dataset pairs {o} --max_samples 0": "Invalid value .0. for --max_samples",
     "score --config none.yaml": "none.yaml",
     "score --config wrong.yaml": ".datset.. from wrong.yaml. Did you mean --dataset",
     "score --config broken.yaml": "broken.yaml",
     "score a.json --dataset b": "give either a dialogue's file or --dataset",
     "score --dataset b {o} --json": "--json is for files of dialogues",
-    "score a.json --limit 3 --strict": "--limit, --strict needs --dataset",
-    "score --dataset b {o} --num-actors 2": "--num_actors needs --engine ray",
-    "score wavs {o}": "wavs: is one dialogue, or holds none; --output_dir is for",
+    "score a.json --max_samples 3 --strict": "--max_samples, --strict needs --dataset",
+    "score --dataset b {o} --num-actors 2": "num_actors is a key of the YAML file of --config",
+    "score wavs {o}": "wavs: is one dialogue, or has none; --output_dir is for",
     "score --dataset flat.jsonl {o} --split test": "is one file, which has no splits",
     "score --dataset b {o} --prompt-file none.txt": "none.txt: no such prompt file",
     f"score {'n' * 300}": "File name too long",
@@ -68,42 +68,41 @@ USES = {
     "build --config none.yaml": "none.yaml",
     "build --config wrong.yaml": "wrong.yaml",
     "build fetch --config wrong.yaml": "exactly one of youtube, scripts and chatreward",
-    "build filter --folder none {o}": "none",
+    "build filter none {o}": "none",
     "build bench none {o}": "none",
     "build release none {o}": "none",
     "build reconstruct none {o}": "none",
     "build stats none": "none",
     "build chatreward --config none.yaml": "none.yaml",
     # train
-    "train {o}": "--dataset_name is missing",
-    "train --dataset_name pairs --learning_rat 1": "did you mean --learning_rate",
-    "train --dataset_name paris {o}": "paris: no such file or folder; did you mean pairs",
-    "build-model smaal {path}": "Invalid value .smaal.*Did you mean .small.",
-    "build-model small {path} --untrained --language_model none/none.gguf": "none/none.gguf: no such file",
-    "train --dataset_name a.wav {o}": "a.wav: is not a table of rows",
-    "train --dataset_name wavs {o}": "wavs",
-    "train --dataset_name numbers.jsonl {o}": "numbers.jsonl: chosen is int64; give the path of a recording",
-    "train --dataset_name gone.jsonl {o}": "The first, row 0: chosen, .*/nowhere.wav",
-    "train --dataset_name one.jsonl {o}": "two groups that share nothing are needed, one of them to validate on",
-    "train --dataset_name unusable.jsonl {o}": "can be used; .*nowhere.wav",
-    "train --dataset_name trainonly {o}": "split is 'validation'",
-    "train --dataset_name shared {o}": "'train' and 'validation' share 4 pairs, such as",
+    "train {o}": "--dataset is missing",
+    "train --dataset pairs --learning_rat 1": "did you mean --learning_rate",
+    "train --dataset paris {o}": "paris: no such file or folder; did you mean pairs",
+    "train --dataset a.wav {o}": "a.wav: is not a table of rows",
+    "train --dataset wavs {o}": "wavs",
+    "train --dataset numbers.jsonl {o}": "numbers.jsonl: chosen is int64; give the path of a recording",
+    "train --dataset gone.jsonl --criterion joint {o}": "The first, row 0: chosen, .*/nowhere.wav",
+    "train --dataset one.jsonl --criterion joint {o}": "two groups that share nothing are needed",
+    "train --dataset unusable.jsonl --criterion joint {o}": "can be used; .*nowhere.wav",
+    "train --dataset one.jsonl {o}": "has no column criterion",
+    "train --dataset shared {o}": "'train' and 'validation' share 4 pairs, such as",
     "train --dataset_name pairs --model_name_or_path tinny {o}": "did you mean tiny",
-    "train --dataset_name pairs --trian_projection {o}": "did you mean --train_projection",
-    "train --dataset_name pairs --pooling_mode max {o}": "argument --pooling_mode.*: invalid choice: 'max'",
-    "train --dataset_name pairs --validation_share 2 {o}": "it must be between 0 and 1",
-    "train --dataset_name pairs --max_eval_samples 0 {o}": "max_eval_samples is 0; it must be at least 1",
-    "train --dataset_name pairs --early_stopping_patience 0 {o}": "early_stopping_patience is 0; it must be",
-    "train --dataset_name pairs --use_liger_kernel True {o}": "use_liger_kernel: training here does not use it",
-    "train --dataset_name pairs --deepspeed zero.json {o}": "needs a library that is not installed",
-    "train --dataset_name pairs --resume_from_checkpoint ./none {o}": "none is not a folder",
-    "train --dataset_name pairs --bf16 True {o}": "bf16 is True, but this machine has no GPU",
+    "train --dataset pairs --trian_projection {o}": "did you mean --train_projection",
+    "train --dataset pairs --pooling_mode max {o}": "argument --pooling_mode.*: invalid choice: 'max'",
+    "train --dataset pairs --validation_share 2 {o}": "it must be between 0 and 1",
+    "train --dataset pairs --max_eval_samples 0 {o}": "max_eval_samples is 0; it must be at least 1",
+    "train --dataset pairs --early_stopping_patience 0 {o}": "early_stopping_patience is 0; it must be",
+    "train --dataset pairs --use_liger_kernel True {o}": "use_liger_kernel: training here does not use it",
+    "train --dataset pairs --deepspeed zero.json {o}": "needs a library that is not installed",
+    "train --dataset pairs --resume_from_checkpoint ./none {o}": "none is not a folder",
+    "train --dataset pairs --bf16 True {o}": "bf16 is True, but this machine has no GPU",
     # eval
     "eval --dataset pairs": "--output_dir requires an argument",
     "eval --dataset paris {o}": "did you mean pairs",
     "eval --dataset pairs --model tinny {o}": "did you mean tiny",
     "eval --dataset pairs --split tset {o}": "split is 'tset'",
-    "eval --dataset pairs --train_split test {o}": "share 4 pair_id",
+    "eval --dataset pairs --train_split test {o}": "train_split is a key of the YAML file of --config",
+    "eval --dataset pairs --criterion fun {o}": "criterion is .fun.; this model knows",
     "eval --dataset a.wav {o}": "a.wav: is not a table of rows",
     "eval --dataset numbers.jsonl --no_baselines {o}": "numbers.jsonl: chosen is int64; give the path of a recording",
     "eval --dataset pairs --model tiny --judge replay {o}": "give either a model or a judge",
@@ -111,32 +110,33 @@ USES = {
     "eval --dataset pairs --output_dir a.wav": "a.wav",
     # audit
     "audit --dataset paris {o}": "did you mean pairs",
-    "audit --dataset pairs --nuisances nosie {o}": "--nuisances: 'nosie' is none of",
+    "audit --dataset pairs --perturbations nosie {o}": "--perturbations: 'nosie' is none of",
     "audit --dataset pairs --fail_on x.y {o}": "there is no check 'x.y'",
     "audit --dataset pairs --against none.json {o}": "none.json",
-    # calibrate, human
-    "calibrate tiny none {o}": "none: has no scores.jsonl",
-    "calibrate tiny none": "give either --output_dir",
+    "eval --dataset pairs --judge replay --calibrate c {o}": "calibrate is for a model",
+    # human
     "human sample none {o}": "none: has no scores.jsonl",
     "human rate none --rater ann": "none",
     "human score none": "none",
     "human ab none nowhere {o}": "none",
-    # judge, wavreward
-    "judge eval --judge nobody --dataset pairs {o}": "has no judge 'nobody'",
-    "judge list --judges_file none.yaml": "none.yaml",
-    "wavreward eval --dataset none {o}": "give a model or a judge",
-    "wavreward reasoning --predictions none --dataset none --judge gpt-4o-audio": "none",
-    "wavreward grpo --dataset none --num_generation 2": "did you mean --num_generations",
-    "wavreward sft --dataset ./none {o} --use_cpu --bf16 False": "none",
-    # serve, demo, push, convert, export, env
+    # eval and train with judges and recipes
+    "eval --judge nobody --dataset pairs {o}": "has no judge 'nobody'",
+    "eval --judge list --judges_file none.yaml": "none.yaml",
+    "eval --recipe wavrewrad": "the recipes are wavreward, wavreward_reasoning",
+    "eval --recipe wavreward --dataset none {o}": "give a model or a judge",
+    "eval --recipe=wavreward_reasoning --predictions none --dataset none --judge gpt-4o-audio": "none",
+    "train --config recipe.yaml": "the recipes are wavreward_sft, wavreward_grpo",
+    "train --recipe wavreward_grpo --dataset none --num_generation 2": "did you mean --num_generations",
+    "train --recipe wavreward_sft --dataset ./none {o} --use_cpu --bf16 False": "none",
+    # serve, demo, push, convert, env
     "serve --model ./none": "none",
     "serve --api_key_file none.txt": "none.txt",
     "demo --model ./none": "none",
     "push model none ORG/x": "none",
     "push dataset none ORG/x": "none",
-    "convert ./none {path}": "no such file or folder",
-    "export tiny {path}": "--layout requires an argument",
-    "export ./none {path} --layout vllm": "no such file or folder",
+    "build convert ./none {path}": "no such file or folder",
+    "build convert tiny {path} --to vlm": "Invalid value .vlm.",
+    "build convert ./none {path} --to vllm": "no such file or folder",
     "env --model tiny": "--model",
 }
 
@@ -151,7 +151,6 @@ def world(tmp_path_factory, tone_pairs, tiny_checkpoint, make_tone):
     labelled = tone_pairs.add_column("subset", ["wild"] * 4)
     for name, splits in {
         "pairs": ("train", "validation", "test"),
-        "trainonly": ("train",),
         "shared": ("train", "validation"),
     }.items():
         (folder / name).mkdir()
@@ -175,6 +174,7 @@ def world(tmp_path_factory, tone_pairs, tiny_checkpoint, make_tone):
     for name, rows in tables.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "wrong.yaml").write_text("datset: pairs\n")
+    (folder / "recipe.yaml").write_text("recipe: none\n")
     (folder / "broken.yaml").write_text("dataset: [pairs\n")
     return folder
 
@@ -193,7 +193,7 @@ def test_a_wrong_use_ends_with_status_two_and_one_line(words, message, world, tm
     assert "Traceback" not in error
     *before, line = error.rstrip("\n").split("\n")
     assert [text for text in before if not _HARMLESS.search(text)] == []
-    assert re.match(r"sdiareward[\w -]*: error: ", line) and re.search(message, line), line
+    assert re.match(r"sdiareward[\w =-]*: error: ", line) and re.search(message, line), line
 
 
 def test_every_command_has_a_wrong_use():

@@ -1,8 +1,8 @@
-"""What looks like a path is never asked of the Hub."""
+"""What looks like a path is never asked of the Hub; for a name that is nowhere, the Hub is asked once."""
 
 import pytest
 
-from sdiareward.common.hub import require_local
+from sdiareward.common.hub import ModelNotFoundError, require_local, require_model
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +36,20 @@ def test_paths_that_exist_and_names_of_repositories_pass(name):
 def test_a_path_to_nothing_is_refused_with_the_nearest_that_exists(name, remedy):
     with pytest.raises(FileNotFoundError, match=f"^{name}: no such file or folder; {remedy}"):
         require_local(name)
+
+
+class ConnectError(Exception):
+    """As the library of connections has it."""
+
+
+def test_without_a_connection_a_name_that_is_not_in_the_cache_is_asked_for_once(monkeypatch):
+    asked = []
+
+    def fail(self, name, **options):
+        asked.append((name, options["timeout"]))
+        raise ConnectError
+
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", fail)
+    with pytest.raises(ModelNotFoundError, match="some/model: .*the Hub cannot be reached"):
+        require_model("some/model")
+    assert asked == [("some/model", 2.0)]

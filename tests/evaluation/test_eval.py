@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import types
+from functools import partial
 
 import datasets
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from support.keys import write_keys
 from support.refusals import check_refused
 
 import sdiareward.scoring.scorer
@@ -99,11 +101,11 @@ class StubScorer:
             yield index, Features(np.zeros(1), -float(np.abs(np.diff(sounds[0])).mean()), heard=heard)
 
 
-def evaluate(folder, *flags):
+def evaluate(folder, *flags, **keys):
     """Evaluate the stub on `folder/pairs` into `folder/out`; return the exit code and the folder of results."""
     out = folder / "out"
     required = ["--model", folder / "checkpoint", "--dataset", folder / "pairs", "--output_dir", out]
-    return evaluation.main([*map(str, required), "--num_bootstrap", "5", *flags]), out
+    return evaluation.main([*map(str, required), *write_keys(folder, num_bootstrap=5, **keys), *flags]), out
 
 
 def make_world(folder):
@@ -140,7 +142,7 @@ def world(made, tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(world):
-    return lambda *flags: evaluate(world, *flags)
+    return partial(evaluate, world)
 
 
 def lines(path):
@@ -167,8 +169,8 @@ def finished(stubbed, tmp_path_factory):
     history = [{"step": 10, "mean_reward": 0.5, "margin": 1.0}]
     log.write_text(json.dumps({"training": {"center_rewards_coefficient": 0.01}, "history": history}))
     StubScorer.num_scored = 0
-    shown = ["--report", "--compare", str(folder / "other"), "--training", str(log)]
-    assert evaluate(folder, *shown, "--strict") == (1, out)
+    shown = ["--report", "--compare", str(folder / "other")]
+    assert evaluate(folder, *shown, "--strict", training=[str(log)]) == (1, out)
     # The broken pair is tried again, no other.
     assert StubScorer.num_scored == 2
     return out
@@ -257,7 +259,7 @@ def test_baselines_are_computed_once_and_again_of_recordings_that_changed(run, w
 
 def test_a_run_of_another_identity_is_not_resumed(run, world, capsys):
     run("--no_baselines")
-    for change, flags in (("pairs", ["--limit", "4"]), ("dtype", ["--dtype", "bfloat16"]), ("model", [])):
+    for change, flags in (("pairs", ["--max_samples", "4"]), ("dtype", ["--dtype", "bfloat16"]), ("model", [])):
         if change == "model":
             (world / "checkpoint" / "config.json").write_text('{"pooling_mode": "mean"}')
         message = rf"results of another run \({change} was .*another output_dir"
@@ -276,15 +278,15 @@ def test_own_pairs_without_labels_have_one_column_and_baselines_only_of_other_da
     own, other = write_unlabelled(world / "own"), write_unlabelled(world / "other", 6)
     _, out = run("--dataset", str(own), "--report")
     printed = capsys.readouterr().out
-    assert f"- No baselines: {own} has one split; give pairs to fit them on with --baseline_data." in printed
+    assert f"- No baselines: {own} has one split; give pairs to fit them on with the key baseline_data" in printed
     assert re.search(r"\| scorer +\| +all \|", printed)
     assert not any(title in printed for title in ("wild", "scripted", "micro", "colloq"))
     page = (out / "report" / "index.html").read_text()
     assert "<dt>all</dt>" in page and not any(title in page for title in (">wild<", "modality micro", "overall "))
-    run("--dataset", str(own), "--baseline_data", str(other))
+    run("--dataset", str(own), baseline_data=str(other))
     assert "fitted on few pairs (6 of joint): read nothing into their numbers" in capsys.readouterr().out
     assert read_results(out)["baselines"]["acoustic"]["num_train"] == {"joint": 6}
-    assert check_refused(capsys, "share 4 pair_id", run, "--dataset", str(own), "--baseline_data", str(own))
+    assert check_refused(capsys, "share 4 pair_id", partial(run, baseline_data=str(own)), "--dataset", str(own))
 
 
 @pytest.mark.slow
@@ -315,10 +317,8 @@ def test_the_published_evaluation_of_a_model_tells_what_it_heard(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--split", "no"], "^sdiareward-eval: error: .*pairs.*no"),
+        (["--split", "no"], "^sdiareward eval: error: .*pairs.*no"),
         (["--dataset", "no.jsonl"], "no.jsonl"),
-        (["--train_split", "test"], "share 8 pair_id"),
-        (["--train_split", "trian"], "trian"),
         (["--splt", "test"], "Unknown option: --splt. Did you mean --split"),
         (["--compare", "other"], "add --report"),
         (["--report", "--compare", "other"], "other: has no scores.jsonl"),
@@ -326,6 +326,8 @@ def test_the_published_evaluation_of_a_model_tells_what_it_heard(tmp_path):
 )
 def test_a_mistake_is_refused_by_name_before_anything_is_scored(run, capsys, flags, message):
     assert check_refused(capsys, message, run, *flags)
+    for split, message in (("test", "share 8 pair_id"), ("trian", "trian")):
+        assert check_refused(capsys, message, partial(run, train_split=split))
     assert StubScorer.num_scored == 0
 
 
@@ -336,7 +338,7 @@ def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wr
 
     monkeypatch.setattr(StubScorer, "iter_features", broken)
     assert check_refused(capsys, "1 pairs have a missing or non-finite reward", run, "--no_baselines")
-    accuracies = read_results(run("--no_baselines", "--nan", "wrong")[1])["accuracies"]["model"]
+    accuracies = read_results(run("--no_baselines", nan="wrong")[1])["accuracies"]["model"]
     assert (accuracies["num_invalid"]["wild"], accuracies["overall_micro"]) == (1, 7 / 8)
 
 

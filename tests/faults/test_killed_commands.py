@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 import yaml
+from support.keys import write_keys
 from support.killed import run_command
 from support.official_layout import write_official
 
@@ -88,12 +89,12 @@ def _score(root, output):
 
 
 def _eval(root, output):
-    options = ["--num_bootstrap", "20", "--batch_tokens", "1", "--device", "cpu"]
+    options = ["--batch_tokens", "1", "--device", "cpu", *write_keys(root, num_bootstrap=20)]
     return ["eval", "--model", root / "model", "--dataset", root / "pairs", "--output_dir", output, *options]
 
 
 def _audit(root, output):
-    options = ["--num_pairs", "4", "--nuisances", "gain", "polarity", "--attacks", "silence", "--device", "cpu"]
+    options = ["--max_samples", "4", "--perturbations", "gain", "polarity", "--attacks", "silence", "--device", "cpu"]
     return ["audit", "--model", root / "model", "--dataset", root / "pairs", "--output_dir", output, *options]
 
 
@@ -104,7 +105,7 @@ def _compare(root, output):
 
 
 def _convert(root, output):
-    return ["convert", root / "official", output, "--max_shard_size", "100KB"]
+    return ["build", "convert", root / "official", output, "--max_shard_size", "100KB"]
 
 
 # A command, and the files of its result.

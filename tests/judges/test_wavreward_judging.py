@@ -7,6 +7,7 @@ import pytest
 import soundfile
 from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
+from support.keys import write_keys
 from support.refusals import check_refused
 
 from sdiareward.cli import main
@@ -116,8 +117,19 @@ def evaluated(tmp_path_factory, data, tiny_judge):
     """Evaluate a random judge of a few thousand parameters; give the arguments and the folder."""
     folder = tmp_path_factory.mktemp("evaluated")
     outside = wavreward_eval_world.write_recordings(folder / "recordings")
-    arguments = ["wavreward", "eval", "--model", tiny_judge, "--dataset", data, "--output_dir", folder / "eval"]
-    arguments += ["--out_of_domain", outside, "--max_new_tokens", 4, "--num_bootstrap", 50, "--no-reasoning"]
+    arguments = [
+        "eval",
+        "--recipe",
+        "wavreward",
+        "--model",
+        tiny_judge,
+        "--dataset",
+        data,
+        "--output_dir",
+        folder / "eval",
+    ]
+    arguments += ["--out_of_domain", outside, "--max_new_tokens", 4, "--no-reasoning"]
+    arguments += write_keys(folder, num_bootstrap=50)
     arguments = [str(argument) for argument in arguments]
     assert main(arguments) == 0
     return arguments, folder / "eval"
@@ -156,7 +168,6 @@ def test_the_command_evaluates_a_real_thinker(evaluated):
     ("more", "message"),
     [
         (["--max_new_tokens", "5"], "results of another run .*max_new_tokens was 4, is 5"),
-        (["--train_split", "test"], "share 4 scenarios, such as 'content-3'"),
         (["--num_samples", "2"], "without a temperature"),
         (["--num_samples", "0"], "num_samples"),
         (["--judge", "j"], "one of the two"),
@@ -165,6 +176,13 @@ def test_the_command_evaluates_a_real_thinker(evaluated):
 )
 def test_a_run_with_other_or_wrong_settings_is_refused(evaluated, capsys, more, message):
     assert check_refused(capsys, message, main, [*evaluated[0], *more])
+
+
+@pytest.mark.slow
+def test_a_training_split_with_scenarios_of_the_evaluated_one_is_refused(evaluated, tmp_path, capsys):
+    arguments = evaluated[0][: evaluated[0].index("--config")]
+    keys = write_keys(tmp_path, train_split="test")
+    assert check_refused(capsys, "share 4 scenarios, such as 'content-3'", main, [*arguments, *keys])
 
 
 def endpoint(server, tmp_path, **changes):
@@ -223,7 +241,7 @@ def run(tmp_path):
         judges = tmp_path / "judges.yaml"
         fields = {"model": "ears", "base_url": server.url, "api_key_env": None, "max_retries": 0, "concurrency": 1}
         judges.write_text(json.dumps({"ears": {"backend": "endpoint", **fields}}))
-        arguments = ["wavreward", command, "--judge", "ears", "--judges_file", judges, *more]
+        arguments = ["eval", "--recipe", command, "--judge", "ears", "--judges_file", judges, *more]
         return main([str(argument) for argument in arguments])
 
     return run
@@ -231,11 +249,11 @@ def run(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, data, run, capsys):
-    arguments = ["--dataset", data, "--output_dir", tmp_path / "eval", "--no_baselines", "--num_bootstrap", 20]
+    arguments = ["--dataset", data, "--output_dir", tmp_path / "eval", "--no_baselines"]
     with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
-        assert check_refused(capsys, r"^sdiareward wavreward eval: error: ", run, "eval", server, *arguments)
+        assert check_refused(capsys, r"^sdiareward eval: error: ", run, "wavreward", server, *arguments)
     with ChatServer(FIVE) as server:
-        assert run("eval", server, *arguments) == 0
+        assert run("wavreward", server, *arguments) == 0
     assert len(server.requests) == 12 - 7
     assert (
         server.requests[0]["max_tokens"]
@@ -267,7 +285,7 @@ def examine(tmp_path, data, run):
     (folder / "results.json").write_text("{}")
 
     def examine(server, *more):
-        code = run("reasoning", server, "--predictions", folder, "--dataset", data, *more)
+        code = run("wavreward_reasoning", server, "--predictions", folder, "--dataset", data, *more)
         path = folder / "reasoning_quality.json"
         return code, json.loads(path.read_text()) if path.exists() else None
 
@@ -305,7 +323,7 @@ def test_a_sample_without_a_usable_answer_about_its_thoughts_is_skipped_and_name
 
 def test_thoughts_without_any_usable_answer_or_of_other_data_end_in_one_line(examine, tmp_path, capsys):
     with ChatServer("I like it.") as server:
-        assert check_refused(capsys, "gave no usable answer", examine, server, "--limit", 1)
+        assert check_refused(capsys, "gave no usable answer", examine, server, "--max_samples", 1)
         path = tmp_path / "eval" / "predictions.jsonl"
         record = json.loads(path.read_text().splitlines()[0])
         path.write_text(json.dumps({**record, "sample_id": "unknown"}) + "\n")

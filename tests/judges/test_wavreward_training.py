@@ -192,11 +192,11 @@ def test_a_run_changes_what_is_not_frozen_and_its_reference_stays_the_published_
 def test_adapters_start_from_adapters_are_merged_on_loading_and_their_reference_is_the_thinker_without_them(
     tmp_path, tiny_judge, dataset_folder, rewarded_by_letters
 ):
-    for mode, dtype in (("full", torch.float32), ("lora", torch.bfloat16)):
-        args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset="none", train=mode)
+    for use_peft, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset="none", use_peft=use_peft)
         assert load_judge_to_train(args, grpo_config(tmp_path, bf16=True))[0].dtype == dtype
     config = {"max_steps": 2, "learning_rate": 1e-1}
-    lora = {"train": "lora", "lora_r": 2, "multi_sample": False}
+    lora = {"use_peft": True, "lora_r": 2, "multi_sample": False}
     first = run_grpo(tmp_path / "first", tiny_judge, dataset_folder, {**config, "bf16": True}, **lora)
     # PEFT draws one of the two matrices of an adapter and sets the other to zero.
     kl = read_kl(first)
@@ -245,15 +245,15 @@ def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):
 
 @pytest.mark.slow
 def test_resumed_sft_ends_with_the_same_weights_and_refuses_other_options(tmp_path, tiny_judge, dataset_folder):
-    whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, EACH_STEP, train="lora")
+    whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, EACH_STEP, use_peft=True)
     expected = weights(whole)
     named = {**EACH_STEP, "resume_from_checkpoint": str(whole / "checkpoint-1")}
-    folder = run_sft(tmp_path / "named", tiny_judge, dataset_folder, named, train="lora")
+    folder = run_sft(tmp_path / "named", tiny_judge, dataset_folder, named, use_peft=True)
     assert not (folder / "checkpoint-1").exists() and (folder / "checkpoint-2").exists()
     found = weights(folder)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     with pytest.raises(OptionError, match="learning_rate"):
-        run_sft(whole, tiny_judge, dataset_folder, {**EACH_STEP, "learning_rate": 0.5}, train="lora", resume=True)
+        run_sft(whole, tiny_judge, dataset_folder, {**EACH_STEP, "learning_rate": 0.5}, use_peft=True, resume=True)
 
 
 def test_sft_with_reasoning_needs_targets_and_incomplete_scenarios_are_skipped(
@@ -274,19 +274,19 @@ def test_sft_with_reasoning_needs_targets_and_incomplete_scenarios_are_skipped(
 
 @pytest.mark.slow
 def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_folder, capsys):
-    def run(command, recipe, model, output, *more):
-        words = ["--config", FIXTURES / recipe, "--model_name_or_path", model, "--dataset", dataset_folder, *more]
+    def run(recipe, model, output, *more):
+        words = ["--config", FIXTURES / recipe, "--model", model, "--dataset", dataset_folder, *more]
         words += ["--max_steps", 1, "--save_strategy", "no", "--output_dir", tmp_path / output]
-        assert main(["wavreward", command, *map(str, words)]) == 0
+        assert main(["train", *map(str, words)]) == 0
 
     recipe = yaml.safe_load((ROOT / "configs" / "wavreward-7b.yaml").read_text())
     answers = 8 * recipe["per_device_train_batch_size"] * recipe["steps_per_generation"]
     assert answers % (3 * recipe["num_generations"]) == 0
     own = JudgingPrompt(system="", task="How loud? ")
     own.save(tmp_path)
-    run("sft", "wavreward-nano-sft.yaml", tiny_judge, "sft", "--prompt_file", tmp_path / PROMPT_FILE)
+    run("wavreward-nano-sft.yaml", tiny_judge, "sft", "--prompt_file", tmp_path / PROMPT_FILE)
     sizes = ["--per_device_train_batch_size", 6, "--num_generations", 2, "--multi_sample", "false"]
-    run("grpo", "wavreward-nano.yaml", tmp_path / "sft", "grpo", *sizes, "--accuracy_reward", "exact")
+    run("wavreward-nano.yaml", tmp_path / "sft", "grpo", *sizes, "--accuracy_reward", "exact")
     record = json.loads((tmp_path / "grpo" / "run.json").read_text())
     assert (record["arguments"]["accuracy_reward"], record["arguments"]["multi_sample"]) == ("exact", False)
     assert record["prompt_version"] == own.version

@@ -10,6 +10,7 @@ import yaml
 from support import judge_world
 from support.chat_server import ChatServer, Reply
 from support.judge_world import always_first, deaf, listening, verdict
+from support.keys import write_keys
 from support.paths import ROOT
 from support.refusals import check_refused
 
@@ -288,11 +289,11 @@ def run(tmp_path, pairs, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     pairs.to_parquet(tmp_path / "pairs.parquet")
 
-    def run(*flags, judge="own-endpoint", out="out", options=()):
+    def run(*flags, judge="own-endpoint", out="out", options=(), **keys):
         required = ["--dataset", tmp_path / "pairs.parquet", "--output_dir", tmp_path / out, "--no_baselines"]
         chosen = ["--judge", judge, *(["--judge_options", *options] if options else [])]
         return evaluation.main(
-            [str(flag) for flag in (*required, "--num_bootstrap", 50, *flags, *chosen)]
+            [str(flag) for flag in (*required, *write_keys(tmp_path, num_bootstrap=50, **keys), *flags, *chosen)]
         ), tmp_path / out
 
     return run
@@ -353,7 +354,7 @@ def test_refused_parameters_are_reported_and_a_failed_pair_counts_as_wrong_until
     # Three subsets, their averages, the subset without an answer, and the averages over all.
     assert [cell.strip() for cell in row.split("|")[2:-1]] == [*["100.00"] * 5, "-", "66.67", "-"]
     with ChatServer(listening) as server:
-        assert run("--retry_failed", options=at(server))[0] == 0
+        assert run(options=at(server), retry_failed=True)[0] == 0
     assert len(server.requests) == 4
     judge = read(out)["judge"]
     assert read(out)["accuracies"]["model"]["overall_micro"] == 1.0
@@ -392,7 +393,7 @@ def test_a_judge_without_a_usable_answer_has_no_accuracy_but_reasons_and_unreada
     (skipped,) = map(json.loads, (out / "skipped.jsonl").read_text().splitlines())
     assert skipped["pair_id"] == "pair-2" and skipped["reason"].startswith("rejected, turn 1: cannot be decoded")
     with ChatServer(listening) as server:
-        assert run("--retry_failed", "--strict", options=at(server))[0] == 1
+        assert run("--strict", options=at(server), retry_failed=True)[0] == 1
     micro = read(out)["accuracies"]["model"]
     assert (micro["overall_micro"], micro["num_pairs"]["overall_micro"]) == (1.0, 5)
 
@@ -439,7 +440,7 @@ def test_an_invalid_judge_is_refused():
 def test_options_of_a_model_for_a_judge_and_the_other_way_round_are_refused(tmp_path, capsys):
     for flags, message in (
         (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model only; give judge_options"),
-        (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge only"),
+        (["--model", "m", *write_keys(tmp_path, retry_failed=True)], "retry_failed can be set for a judge only"),
     ):
         required = ["--dataset", str(tmp_path), "--output_dir", str(tmp_path / "out")]
         assert check_refused(capsys, message, evaluation.main, [*required, *flags])

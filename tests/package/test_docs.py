@@ -13,8 +13,11 @@ from support.docs_blocks import all_blocks, module_of, split_commands
 from support.docs_world import GIVEN
 from support.paths import ROOT
 
+from sdiareward.auditing.verdicts import read_limits
 from sdiareward.common import commands
 from sdiareward.common.errors import read_extras
+from sdiareward.perturbations.attacks import ATTACKS
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 
 PYTHON = all_blocks("python")
@@ -95,7 +98,9 @@ def check_parses(name, arguments, monkeypatch):
 def stop_after_parsing(monkeypatch):
     """Let every command end before it runs; a script of TRL before it makes dataclasses, which check the machine."""
 
-    def stop(*_, **__):
+    def stop(command, bound, **_):
+        if "words" in bound.arguments:
+            command(*bound.args)
         raise Parsed
 
     def stop_trl(parser, args, **_):
@@ -133,3 +138,18 @@ def test_every_guide_is_in_the_index_and_every_link_leads_somewhere():
         if not (path.parent / link).exists()
     ]
     assert broken == []
+
+
+def test_the_guide_to_the_audit_has_the_changes_and_the_limits_of_the_code():
+    guide = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in guide.splitlines()]
+    rows = {name: row[2] for row in cells if len(row) > 2 for name in row[0].split(", ")}
+    for name, change in PERTURBATIONS.items():
+        assert rows[name] == ", ".join(f"{severity:g}" for severity in change.severities), name
+        assert not change.is_held_out or f"`{name}`" in guide
+    assert {name: attack.baseline for name, attack in ATTACKS.items()}.items() <= rows.items()
+    for check, limit in read_limits().items():
+        [(bound, number)] = [(bound, limit[bound]) for bound in ("at_most", "at_least") if bound in limit]
+        assert rows[check].startswith(f"{bound.replace('_', ' ')} ")
+        written = float(re.search(r"[\d.]+", rows[check])[0])
+        assert written == pytest.approx(number if limit["unit"] == "ratio" else 100 * number)

@@ -1,6 +1,7 @@
 """Every `accelerate launch` line of the recipes and guides, as far as it goes without GPUs."""
 
 import re
+from contextlib import nullcontext
 
 import pytest
 import transformers.integrations
@@ -9,12 +10,14 @@ from support.launched import read_environment
 from support.paths import CONFIGS, ROOT
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
+import sdiareward.judges.wavreward.train
+import sdiareward.train
 
-_TRAINERS = {"grpo": "GRPOConfig", "sft": "SFTConfig"}
+
 _LINE = re.compile(
     r"accelerate launch --config_file configs/(?P<launch>accelerate_\w+\.yaml)"
-    r"(?: --num_processes (?P<number>\d+))?[\s\\#]+(?:-m sdiareward\.cli wavreward )?"
-    r"(?P<trainer>train\.py|grpo|sft) --config (?P<recipe>configs/[\w-]+\.yaml)"
+    r"(?: --num_processes (?P<number>\d+))?[\s\\#]+"
+    r"(?:-m sdiareward\.train|train\.py) --config (?P<recipe>configs/[\w-]+\.yaml)"
 )
 _MENTION = re.compile(r"accelerate_\w+\.yaml")
 
@@ -27,7 +30,7 @@ def list_launches():
         for line in _LINE.finditer(text):
             number = int(line["number"] or 4)
             launches = [line["launch"], *(_MENTION.findall(text) if path.parent == CONFIGS else [])]
-            found |= {(launch, number, line["trainer"], line["recipe"]) for launch in launches}
+            found |= {(launch, number, line["recipe"]) for launch in launches}
     return sorted(found)
 
 
@@ -57,35 +60,30 @@ def launched(monkeypatch):
     return set_environment
 
 
-def read_training_arguments(trainer, recipe):
-    import trl
-
-    from sdiareward.common.commands import parse_trl
-    from sdiareward.judges.wavreward.train import GRPOArguments, JudgeArguments
-    from sdiareward.training.arguments import parse_arguments as parse_training
-
-    flags = ["--config", str(ROOT / recipe), "--use_cpu", "True"]
-    if trainer == "train.py":
-        return parse_training(flags, trainer)[1]
-    own = {"grpo": GRPOArguments, "sft": JudgeArguments}[trainer]
-    kinds = (own, getattr(trl, _TRAINERS[trainer]))
-    return parse_trl(kinds, flags, prog=trainer)[1]
+def read_training_arguments(recipe, monkeypatch):
+    """Return the arguments with which the command begins to train."""
+    started = []
+    for module in (sdiareward.train, sdiareward.judges.wavreward.train):
+        monkeypatch.setattr(module, "train", lambda args, training, *_: started.append(training))
+        monkeypatch.setattr(module, "lock_folder", lambda _: nullcontext())
+    assert sdiareward.train.main(["--config", str(ROOT / recipe), "--use_cpu", "True"]) == 0
+    return started[0]
 
 
 def test_the_launches_of_the_guides_are_found():
     launches = list_launches()
-    assert ("accelerate_zero3.yaml", 8, "grpo", "configs/wavreward-7b.yaml") in launches
-    assert ("accelerate_zero3.yaml", 8, "sft", "configs/wavreward-7b-sft.yaml") in launches
+    for recipe in ("configs/wavreward-7b.yaml", "configs/wavreward-7b-sft.yaml"):
+        assert ("accelerate_zero3.yaml", 8, recipe) in launches
     for recipe in ("configs/3b.yaml", "configs/7b.yaml"):
         named = {launch for launch, *_, other in launches if other == recipe}
         assert named == {f"accelerate_{name}.yaml" for name in ("zero2", "zero3", "fsdp2")}
 
 
-@pytest.mark.parametrize(("config", "number", "trainer", "recipe"), list_launches())
-def test_a_recipe_and_its_launch_configuration_agree(config, number, trainer, recipe, launched, monkeypatch):
+@pytest.mark.parametrize(("config", "number", "recipe"), list_launches())
+def test_a_recipe_and_its_launch_configuration_agree(config, number, recipe, launched, monkeypatch):
     launched(config)
     monkeypatch.setattr(transformers.TrainingArguments, "world_size", number)
-    training = read_training_arguments(trainer, recipe)
+    training = read_training_arguments(recipe, monkeypatch)
     plugin = training.deepspeed_plugin
     assert (plugin is not None) == ("zero" in config)
     assert training.bf16

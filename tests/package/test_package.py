@@ -90,7 +90,7 @@ def test_every_training_config_is_understood(name):
 
     # bf16 is checked against the machine when the arguments are built.
     flags = ["--config", str(ROOT / "configs" / f"{name}.yaml"), "--bf16", "False", "--use_cpu"]
-    _, training, model_args = parse_arguments(flags, "train.py")
+    _, training, model_args = parse_arguments(flags)
     assert model_args.mode == {"3b": "head", "7b": "head", "small": "lora"}.get(name, "full")
     assert training.load_best_model_at_end == (name != "small")
     assert training.metric_for_best_model == (None if name == "small" else "eval_loss")

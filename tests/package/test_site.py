@@ -8,6 +8,7 @@ import yaml
 from support.paths import ROOT
 
 import sdiareward
+from sdiareward.cli import APP
 
 
 DOCS = ROOT / "docs"
@@ -37,7 +38,7 @@ def test_the_site_and_the_index_have_every_page_under_the_same_heading():
     }
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     parts = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL)
-    listed = {heading: re.findall(r"^\| \[.*?\]\((\w+\.md)\)", text, re.MULTILINE) for heading, text in parts}
+    listed = {heading: re.findall(r"^- \[.*?\]\((\w+\.md)\)", text, re.MULTILINE) for heading, text in parts}
     assert site["Start"][0] == "index.md"
     assert site | {"Start": site["Start"][1:]} == listed
     assert sorted(page for pages in site.values() for page in pages) == sorted(path.name for path in DOCS.glob("*.md"))
@@ -67,6 +68,8 @@ def test_the_site_builds_strictly_and_requests_nothing_from_other_hosts(tmp_path
     sheets = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.css"))
     assert re.findall(r"(?:url\(|@import )[\"']?https?:[^)]*", sheets) == []
     assert len(found.addresses) > 100
-    models = (tmp_path / "results_models.html").read_text(encoding="utf-8")
-    assert models.count("<table>") > 4 and "--8<--" not in models
-    assert "reward_scale" in (tmp_path / "api.html").read_text(encoding="utf-8")
+    pages = {name: (tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in ("api", "cli", "results")}
+    assert pages["results"].count("<table>") > 4 and "--8<--" not in pages["results"]
+    assert "reward_scale" in pages["api"]
+    assert [name for name in APP if name[0] != "-" and f"sdiareward {name}" not in pages["cli"]] == []
+    assert "--per_device_train_batch_size" in pages["cli"]

@@ -134,14 +134,13 @@ def test_an_index_would_take_both_and_the_wheel_is_small(distributions):
 NEEDS = {
     "sdiareward.train --config recipe.yaml": "train",
     "sdiareward.eval --model m --dataset d --output_dir o": "eval",
-    "sdiareward.cli calibrate MODEL evaluation --output_dir calibrated": "eval",
     "sdiareward.cli score --dataset dialogues.json --output_dir scores --engine ray": "ray",
     "sdiareward.cli serve --model MODEL": "serve",
     "sdiareward.cli demo": "demo",
     "sdiareward.dataset_builder stats pairs/sdiareward --output-dir stats": "build",
-    "sdiareward.cli wavreward grpo --config recipe.yaml": "judges",
-    "sdiareward.cli wavreward sft --config recipe.yaml": "judges",
-    "sdiareward.cli wavreward eval --model m --dataset d --output_dir o": "eval",
+    "sdiareward.train --recipe wavreward_grpo": "train",
+    "sdiareward.cli train --recipe wavreward_sft": "train",
+    "sdiareward.cli eval --recipe wavreward --model m --dataset d --output_dir o": "eval",
 }
 # Without the extras every public name can be had but the trainer.
 NAMES = """

@@ -68,7 +68,7 @@ def list_ids(path):
     return [label["pair_id"] for label in describe_pairs(load_pairs(path, "train"))]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv", ".tsv"])
 @pytest.mark.parametrize("row", FORMS.values(), ids=FORMS)
 def test_every_form_is_the_same_pair_wherever_the_table_is_and_keeps_its_id(row, suffix, folder, tmp_path):
     path = write_rows(folder / f"pairs{suffix}", [row, {**row, "chosen": row["rejected"]}])
@@ -91,6 +91,51 @@ def test_recordings_in_a_table_stay_in_it(folder):
     # Turns without a path are not copied.
     plain = write_rows(folder / "plain.parquet", [{side: [turn("assistant", audio)] for side in SIDES}])
     assert load_pairs(plain, "train").cache_files
+
+
+def test_a_table_of_a_spreadsheet_keeps_its_texts_and_has_splits_by_name(folder, tmp_path):
+    head = "\ufeffprompt;chosen;rejected;id;criterion;note\n"
+    (folder / "train.csv").write_text(head + 'q.wav;a.wav;b.wav;007;modality;"NA; ""so"""\nq.wav;b.wav;a.wav;008;;\n')
+    write_rows(folder / "test.csv", [{"id": "009", "prompt": "q.wav", **ANSWERS}])
+    for path, split in ((folder / "train.csv", None), (folder, "train")):
+        pairs = load_pairs(path, split)
+        assert list(pairs["id"]) == ["007", "008"] and list(pairs["note"]) == ['NA; "so"', None]
+        assert [label["criterion"] for label in describe_pairs(pairs)] == ["modality", "joint"]
+    assert list(load_pairs(folder, "test")["id"]) == ["009"]
+    with pytest.raises(PairsError, match="split is 'validation'; this data set has test, train"):
+        load_pairs(folder, "validation")
+
+
+def test_a_row_of_a_prompt_and_a_completion_is_a_dialogue(folder):
+    path = write_rows(folder / "answers.csv", [{"id": "x", "prompt": "q.wav", "completion": "a.wav"}])
+    dialogues = Dialogues(
+        read_block(open_rows(path), [0], ("completion",)), [0], ("completion",), RecordingFinder(dataset=path)
+    )
+    assert read_paths(dialogues[0]) == [("user", str(folder / "q.wav")), ("assistant", str(folder / "a.wav"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("chosn,rejected\na.wav,b.wav\n", r"has columns \['chosn', 'rejected'\].*\(rename chosn\?\)"),
+        ("chosen,rejected\na.wav,b.wav,c.wav\n", "row 1 has more cells than the header"),
+        ("chosen,chosen\na.wav,b.wav\n", "each column needs its own name"),
+        ("chosen,rejected\n", "rows follow it"),
+        ('chosen,rejected\na.wav,"b.wav\n', "cannot be read as a table"),
+    ],
+)
+def test_a_malformed_csv_is_refused_by_name(text, message, folder):
+    (folder / "own.csv").write_text(text)
+    with pytest.raises(PairsError, match=f"own.csv: .*{message}"):
+        load_pairs(folder / "own.csv")
+
+
+def test_a_row_prints_its_recordings_short_and_has_their_samples(folder):
+    row = load_pairs(write_rows(folder / "t.jsonl", [FORMS["paths after a prompt"]]), criterion="modality")[0]
+    assert row["criterion"] == "modality"
+    recording = row["chosen"][1]["content"][0]["audio"]
+    assert re.fullmatch(r"[\d.]+ s, 16 kHz, WAV", repr(recording))
+    assert isinstance(recording, dict) and recording.array.ndim == 1
 
 
 def test_a_relative_path_begins_at_the_table_then_at_the_root(folder, tmp_path, monkeypatch):

@@ -10,6 +10,8 @@ from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoi
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
+from sdiareward.evaluation.calibrate import calibrate_checkpoint, find_calibration_warnings
+from sdiareward.evaluation.scores import read_evaluation
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.scoring.calibration import NUM_QUANTILES, Calibration, fit, fit_offset_and_temperature, sigmoid
 from sdiareward.scoring.scorer import Scorer
@@ -97,7 +99,9 @@ def test_a_calibration_survives_saving_converting_and_exporting(make_tiny_model,
     export_checkpoint(tmp_path / "saved", tmp_path / "exported", layout="official")
     for name in ("saved", "converted", "exported"):
         assert SDiaRewardModel.from_pretrained(tmp_path / name).config.calibration == parameters
-    with pytest.raises(ValueError, match="calibration lacks quantiles, data; make it with sdiareward calibrate"):
+    with pytest.raises(
+        ValueError, match="calibration lacks quantiles, data; make it with sdiareward eval --calibrate"
+    ):
         SDiaRewardConfig(calibration={k: v for k, v in parameters.items() if k not in ("quantiles", "data")})
 
 
@@ -128,7 +132,7 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_scored(scorer, m
 
 def test_no_calibration_and_one_of_other_prompts_are_not_applied(parameters):
     for fields in ({}, {"calibration": parameters, "prompts": {"joint": "Other."}, "prompt_version": "2"}):
-        with pytest.raises(ValueError, match="sdiareward calibrate"):
+        with pytest.raises(ValueError, match="sdiareward eval --calibrate"):
             Calibration.of(SDiaRewardConfig(**fields))
 
 
@@ -148,58 +152,65 @@ def finished(tmp_path, tiny_checkpoint):
     return write
 
 
-def test_the_command_changes_the_configuration_alone(
-    finished, tiny_checkpoint, tmp_path, capsys, parameters, make_dialogue
+def test_a_calibrated_copy_differs_in_its_configuration_alone(
+    finished, tiny_checkpoint, tmp_path, parameters, make_dialogue
 ):
-    output = tmp_path / "calibrated"
-    assert main(["calibrate", str(tiny_checkpoint), str(finished()), "--output_dir", str(output)]) == 0
+    output, evaluation = tmp_path / "calibrated", read_evaluation(finished())
+    calibration = calibrate_checkpoint(tiny_checkpoint, evaluation, output)
     before, after = ({path.name: path.read_bytes() for path in f.iterdir()} for f in (tiny_checkpoint, output))
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {"config.json"}
     old, new = (json.loads(files["config.json"]) for files in (before, after))
-    calibration = new.pop("calibration")
+    assert new.pop("calibration") == calibration
     old.pop("calibration", None)
     assert old == new
     assert {**calibration, "data": None} == {**parameters, "data": None}
     assert calibration["data"] == {"split": "validation", "pairs": "abcd", "dtype": None}
-    captured = capsys.readouterr()
-    assert captured.out.splitlines()[2].split()[:3] == ["wild", "3", "+3.0000"]
-    assert captured.err.count("notice") == 1
-    assert "sdiareward: notice: fewer than 30 pairs of colloquialness (1), wild (3)" in captured.err
+    few = "fewer than 30 pairs of colloquialness (1), wild (3)"
+    assert find_calibration_warnings(evaluation, tiny_checkpoint) == [few]
     plain, scorer = (Scorer.from_pretrained(folder) for folder in (tiny_checkpoint, output))
     [reward] = plain.score([make_dialogue()])
     assert scorer.score([make_dialogue()]) == [reward]
     shutil.rmtree(tmp_path / "eval")
-    finished(model="other (77)", split="test")
-    checkpoint = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
-    assert main(["calibrate", str(checkpoint), str(tmp_path / "eval"), "--in-place"]) == 0
-    assert json.loads((checkpoint / "config.json").read_text())["calibration"]["subsets"] == calibration["subsets"]
-    assert {path.name for path in checkpoint.iterdir()} == before.keys()
-    notices = capsys.readouterr().err
-    assert "this is the test split" in notices
-    assert f"the scores are of other (77), but the files of {checkpoint} differ" in notices
+    other = find_calibration_warnings(read_evaluation(finished(model="other (77)", split="test")), tiny_checkpoint)
+    assert "this is the test split" in other[0]
+    assert f"the scores are of other (77), but the files of {tiny_checkpoint} differ" in other[1]
+
+
+def test_an_evaluation_calibrates_its_model(tiny_checkpoint, tone_pairs, tmp_path, capsys):
+    tone_pairs.to_parquet(tmp_path / "pairs.parquet")
+    words = ["--model", tiny_checkpoint, "--dataset", tmp_path / "pairs.parquet", "--no_baselines"]
+    places = ["--output_dir", tmp_path / "eval", "--calibrate", tmp_path / "calibrated"]
+    assert main(["eval", *map(str, [*words, *places])]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.endswith(f"Calibrated checkpoint: {tmp_path / 'calibrated'}\n")
+    assert "sdiareward: notice: fewer than 30 pairs" in captured.err
+    assert json.loads((tmp_path / "calibrated" / "config.json").read_text())["calibration"]["subsets"]
+    # The evaluation is finished, and the folder is not empty.
+    assert main(["eval", *map(str, [*words, *places])]) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
 
 
 SPOILS = {
     "has no pairs": lambda folder, output: (folder / "scores.jsonl").write_text(""),
-    "pair pair-007 has a missing or non-finite reward": lambda folder, output: (
-        folder / "scores.jsonl"
-    ).write_text(json.dumps(make_score(7, math.nan)) + "\n"),
+    "pair pair-007 has a missing or non-finite reward": lambda folder, output: (folder / "scores.jsonl").write_text(
+        json.dumps(make_score(7, math.nan)) + "\n"
+    ),
     "nothing is overwritten": lambda folder, output: output.mkdir() or (output / "x").touch(),
     "used other prompts for joint": lambda folder, output: (folder / "results.json").write_text(
         '{"run": {"prompts": {"joint": "Other."}}}'
     ),
-    "convert it first": None,
+    "convert it with sdiareward build convert": None,
 }
 
 
 @pytest.mark.parametrize("message", SPOILS)
 def test_what_cannot_be_calibrated_is_refused_and_leaves_no_output(
-    finished, tiny_checkpoint, fixtures_dir, tmp_path, capsys, message
+    finished, tiny_checkpoint, fixtures_dir, tmp_path, message
 ):
     folder, output, checkpoint = finished(), tmp_path / "calibrated", fixtures_dir / "base_tiny"
     if SPOILS[message]:
         checkpoint = tiny_checkpoint
         SPOILS[message](folder, output)
-    assert main(["calibrate", str(checkpoint), str(folder), "--output_dir", str(output)]) == 2
-    assert message in capsys.readouterr().err
+    with pytest.raises((ValueError, FileExistsError), match=message):
+        calibrate_checkpoint(checkpoint, read_evaluation(folder), output)
     assert not (output / "config.json").exists()

@@ -227,21 +227,21 @@ def test_a_limit_draws_the_rows_that_an_evaluation_draws_and_scores_none_again(
         turn["audio"] = f"{number}.wav"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for seed in range(2):
-        code, out, _ = score(path, "--limit", 3, "--seed", seed)
+        code, out, _ = score(path, "--max_samples", 3, "--seed", seed)
         assert code == 0 and "3 of 3 rows" in out
         drawn = [row["row"] for row in scores(tmp_path)]
         assert drawn == sorted(sample_rows(describe_pairs(load_pairs(path, "train")), 3, seed))
         assert {subsets[row] for row in drawn} == set(subsets)
     # Foreign labels are no error.
     foreign = [{**make_pair(number), "subset": "mine", "group_id": number, "category": 3} for number in range(4)]
-    other = ["--output_dir", tmp_path / "foreign", "--limit", 2]
+    other = ["--output_dir", tmp_path / "foreign", "--max_samples", 2]
     assert "2 of 2 rows" in score(write_rows(foreign, "foreign.parquet"), *other)[1]
     # Scores of other draws are kept, and a kill in the middle of a part leaves what is not read.
     (tmp_path / "out" / "parts" / ".part-000001.parquet.tmp").write_bytes(b"PAR1")
     score(path)
     assert scored_rows(tmp_path) == list(range(6))
     monkeypatch.setattr(ModelSpec, "load", lambda *args: pytest.fail("the model was loaded"))
-    assert "0 of them scored now" in score(path, "--limit", 3)[1]
+    assert "0 of them scored now" in score(path, "--max_samples", 3)[1]
 
 
 def test_only_rows_that_have_changed_are_scored_again(score, write_rows, make_pair, scorer, tmp_path):
@@ -293,7 +293,7 @@ def test_recordings_mended_under_the_same_paths_are_scored_again(score, write_ro
 def test_two_processes_share_the_rows_that_one_left(score, write_rows, make_pair, scorer, tiny_checkpoint, tmp_path):
     rows = [make_pair(number) for number in range(9)]
     path = write_rows(rows)
-    score(path, "--limit", 4)
+    score(path, "--max_samples", 4)
     command = ["-m", "sdiareward.cli", "score", "--dataset", str(path), "--output_dir", str(tmp_path / "out")]
     log = tmp_path / "log.txt"
     with log.open("w") as file:

@@ -18,8 +18,6 @@ _NOTE = re.compile(r"<!-- (not run|given): *(.*?) *-->\n\Z")
 FOREIGN = {"cd", "curl", "docker", "export", "git", "hf", "kill", "pip-licenses", "vllm"}
 _SCRIPTS = {
     "sdiareward": "sdiareward.cli",
-    "sdiareward-train": "sdiareward.train",
-    "sdiareward-eval": "sdiareward.eval",
 }
 _LAUNCHERS = ("accelerate", "torchrun")
 

@@ -35,7 +35,7 @@ def write_evaluation(folder, scores, run=None, dataset=None):
     folder.mkdir(parents=True)
     (folder / "scores.jsonl").write_text("".join(json.dumps(score) + "\n" for score in scores))
     identity = {"model": "some/model (0123)", "dtype": None, "split": "test", "pairs": "abcd", **(run or {})}
-    results = {"run": identity, "config": {"dataset": dataset, "dataset_name": None}}
+    results = {"run": identity, "config": {"dataset": dataset, "dataset_config": None}}
     (folder / "results.json").write_text(json.dumps(results))
     return folder
 

@@ -50,7 +50,7 @@ TRL_EXAMPLE = """
 
 
 def test_an_example_of_trl_means_what_it_means_there():
-    args, training, model_args = parse_arguments([*TRL_EXAMPLE.split(), "--use_cpu"], "train.py")
+    args, training, model_args = parse_arguments([*TRL_EXAMPLE.split(), "--use_cpu"])
     names = (args.dataset_name, args.dataset_config, model_args.model_name_or_path)
     assert names == ("sdiareward", None, "Qwen/Qwen2.5-Omni-3B")
     assert (model_args.mode, model_args.lora_r, model_args.lora_alpha) == ("lora", 32, 16)
@@ -63,7 +63,7 @@ def test_flags_override_the_file_of_config_and_a_single_value_is_a_list(tmp_path
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset_name: a\nlearning_rate: 1e-4\nmore_datasets: b\naugmentations: gain\nseed: 3\n")
     flags = ["--config", str(recipe), "--seed", "5", "--output-dir", str(tmp_path), "--use_cpu"]
-    args, training, model_args = parse_arguments(flags, "train.py")
+    args, training, model_args = parse_arguments(flags)
     assert (args.dataset_name, args.more_datasets, args.augmentations) == ("a", ["b"], ["gain"])
     assert (training.learning_rate, training.seed, training.bf16, model_args.mode) == (1e-4, 5, False, "full")
 
@@ -72,7 +72,7 @@ def test_names_get_the_commits_of_their_revisions(tmp_path, monkeypatch):
     monkeypatch.setattr("sdiareward.training.arguments.resolve_revision", lambda *names: "@".join(names))
     flags = "--dataset_name d --dataset_revision r1 --more_datasets a b --more_revisions r2 r3 --use_peft"
     flags += " --model_name_or_path m --model_revision r4 --adapter_name_or_path p --adapter_revision r5 --use_cpu"
-    args, _, model_args = parse_arguments([*flags.split(), "--output_dir", str(tmp_path)], "train.py")
+    args, _, model_args = parse_arguments([*flags.split(), "--output_dir", str(tmp_path)])
     assert (args.dataset_name, args.more_datasets) == ("d@r1@dataset", ["a@r2@dataset", "b@r3@dataset"])
     assert (model_args.model_name_or_path, model_args.adapter_name_or_path) == ("m@r4", "p@r5")
 
@@ -88,9 +88,9 @@ REFUSED = {
     "--resume_from_checkpoint nowhere/checkpoint-9": "nowhere/checkpoint-9 is not a folder; give",
     "--resume_from_checkpoint . --resume True": "give resume alone for the newest",
     "--more_datasets a b --more_revisions main": "give one revision for each",
-    "--config {tmp}/none.yaml": "none.yaml: No such file",
+    "--config {tmp}/none.yaml": "none.yaml: no such file",
     "--config {tmp}/unknown.yaml": "unknown option --learning_rat; did you mean --learning_rate",
-    "--config {tmp}/wrong.yaml": "--config is no YAML",
+    "--config {tmp}/wrong.yaml": "wrong.yaml: not YAML",
     "--early_stopping_patience 2": "early_stopping_patience needs evaluations; set eval_strategy",
     "--optim adamw_bnb_8bit": "optim is .*bitsandbytes",
     "--report_to wandbb": "report_to is .*wandbb is not supported",
@@ -106,7 +106,7 @@ def test_wrong_options_end_in_one_line_before_anything_is_loaded(flags, tmp_path
     (tmp_path / "wrong.yaml").write_text("seed: [1\n")
     given = [*NOWHERE, "--output_dir", str(tmp_path / "run"), *flags.format(tmp=tmp_path).split()]
     line = check_refused(capsys, REFUSED[flags], main, given)
-    assert line.startswith("sdiareward-train: error: ") and len(line) < 400
+    assert line.startswith("sdiareward train: error: ") and len(line) < 500
     assert not list((tmp_path / "run").glob("[!.]*"))
 
 
@@ -171,10 +171,10 @@ def test_arguments_of_the_script_out_of_range_are_refused(options, message):
 def test_early_stopping_follows_the_validation_loss(tmp_path):
     flags = ["--dataset_name", "d", "--output_dir", str(tmp_path), "--eval_strategy", "epoch", "--use_cpu"]
     flags += ["--early_stopping_patience", "1"]
-    config = parse_arguments(flags, "train.py")[1]
+    config = parse_arguments(flags)[1]
     assert (config.metric_for_best_model, config.greater_is_better) == ("loss", False)
     flags += ["--metric_for_best_model", "accuracy", "--greater_is_better", "True"]
-    config = parse_arguments(flags, "train.py")[1]
+    config = parse_arguments(flags)[1]
     assert (config.metric_for_best_model, config.greater_is_better) == ("accuracy", True)
 
 

@@ -8,11 +8,9 @@ from sdiareward.training.arguments import SDiaRewardScriptArguments
 from sdiareward.training.held_out import count_units, find_shared, load_splits
 
 
-def load(*datasets, share=0.5, seed=0, **options):
-    names = list(map(str, datasets))
-    return load_splits(
-        SDiaRewardScriptArguments(names[0], more_datasets=names[1:], validation_share=share, **options), seed
-    )
+def load(*datasets, share=0.5, seed=0, folds=None, **options):
+    names, options = list(map(str, datasets)), {"criterion": "joint", "validation_share": share, **options}
+    return load_splits(SDiaRewardScriptArguments(names[0], more_datasets=names[1:], **options), seed, folds)
 
 
 def test_validation_takes_a_draw_of_the_pairs_and_training_all(tmp_path):
@@ -93,7 +91,7 @@ def test_pairs_that_share_something_are_held_out_together(shared, tmp_path):
     splits, (notice,) = load(tmp_path / "pairs.parquet", share=0.1)
     assert (len(splits["train"]), len(splits["validation"]), count_units(splits)) == (8, 4, 1)
     assert not find_shared(splits)
-    assert "4 of its 12 pairs" in notice
+    assert "4 of its 12 training pairs" in notice
 
 
 def test_a_unit_with_most_pairs_is_not_held_out_and_one_side_for_all_is_refused(tmp_path):
@@ -120,6 +118,29 @@ def test_what_all_pairs_have_joins_none_and_is_noted(prompt, rejected, what, tmp
     assert (len(splits["train"]), len(find_shared(splits)), count_units(splits)) == (10, 2, 1)
     assert f"except what most have: 12 have the same {what}, such as rows 0 and 1" in notice
     assert len(load(*paths, share=0.1)[0]["validation"]) == 4
+
+
+def test_without_a_split_to_validate_on_a_share_of_train_is_held_out_and_test_is_not_touched(tmp_path):
+    for split, ids in (("train", "abcdefgh"), ("test", "xyz")):
+        _write_pairs(tmp_path / f"{split}.jsonl", ids)
+    splits, (notice,) = load(tmp_path)
+    assert sorted([*splits["train"]["pair_id"], *splits["validation"]["pair_id"]]) == [*"abcdefgh"]
+    assert f"{tmp_path} has no split 'validation': 4 of its 8 training pairs" in notice
+    with pytest.raises(PairsError, match="split is 'dev'; this data set has test, train"):
+        load(tmp_path, dataset_test_split="dev")
+    # Folds train on all of train.
+    splits, (notice,) = load(tmp_path, folds=3)
+    assert list(splits) == ["train"] and len(splits["train"]) == 8 and "8 pairs of 'train' only" in notice
+
+
+def test_the_criterion_is_that_of_the_flag_else_of_the_column_and_asked_for_without_both(tmp_path):
+    named = _write_pairs(tmp_path / "named.jsonl", "abcd", criterion=["modality"] * 4)
+    plain = _write_pairs(tmp_path / "plain.jsonl", "efgh")
+    for path, flag, expected in ((named, None, "modality"), (named, "joint", "joint"), (plain, "joint", "joint")):
+        splits, _ = load(path, criterion=flag)
+        assert {name for pairs in splits.values() for name in pairs["criterion"]} == {expected}
+    with pytest.raises(PairsError, match="plain.jsonl: .*--criterion modality.*colloquialness.*joint"):
+        load(plain, criterion=None)
 
 
 def test_answers_without_a_prompt_share_none(tmp_path):
@@ -153,8 +174,8 @@ def test_a_pair_of_both_splits_is_refused_whatever_names_it(column, tmp_path):
 
 def test_data_sets_that_cannot_be_joined_are_named(tmp_path):
     first, shared, second = (_write_pairs(tmp_path / f"{ids}.jsonl", ids) for ids in ("abcd", "xyzd", "wxyz"))
-    typed = _write_pairs(tmp_path / "typed.jsonl", "ef", criterion=[1, 2])
-    named = _write_pairs(tmp_path / "named.jsonl", "gh", criterion=["joint", "joint"])
+    typed = _write_pairs(tmp_path / "typed.jsonl", "ef", source=[1, 2])
+    named = _write_pairs(tmp_path / "named.jsonl", "gh", source=["game", "game"])
     unnamed = str(tmp_path / "unnamed.jsonl")
     datasets.Dataset.from_json(second).remove_columns("pair_id").to_json(unnamed)
     for paths, message in (

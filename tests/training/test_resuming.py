@@ -137,7 +137,7 @@ def test_a_resumed_run_refuses_by_name_what_it_cannot_change(make_flags, tmp_pat
     monkeypatch.setattr("sdiareward.training.arguments.fingerprint_model", str)
 
     def record(folder, checkpoint, **changes):
-        args, training, model_args = parse_arguments(make_flags(folder, **{**RUN, **changes}), "train.py")
+        args, training, model_args = parse_arguments(make_flags(folder, **{**RUN, **changes}))
         settings = describe_settings(args, training, model_args, model_args.model_name_or_path[-12:])
         record_settings(training, checkpoint, settings)
 

@@ -268,7 +268,7 @@ def test_a_file_is_trained_on_without_further_options_and_published(train, own_p
     card = (out / "README.md").read_text()
     assert "| `synthesizers` | bell, chime; not known of the stages before |" in card
     assert "pin_memory" not in printed.err
-    assert "2 of its 8 pairs are held out for validation" in printed.err
+    assert "2 of its 8 training pairs are held out for validation" in printed.err
     assert "training in float32 on " in printed.err
     assert re.search(r"^steps: ", printed.err.replace("\r", "\n"), re.MULTILINE)
 
@@ -303,4 +303,4 @@ def test_an_interruption_says_how_to_resume(train, flags, remedy, monkeypatch, c
     assert TrainerCallback.on_step_begin is not EpochOfSampler.on_step_begin
     assert train(*flags) == 130
     error = capsys.readouterr().err
-    assert error.rstrip().splitlines()[-1].endswith(f"sdiareward-train: {remedy}") and "Traceback" not in error
+    assert error.rstrip().splitlines()[-1].endswith(f"sdiareward train: {remedy}") and "Traceback" not in error

@@ -1,12 +1,16 @@
 import contextlib
+import inspect
 import math
 import re
 import shutil
 
 import datasets
 import pytest
+import soundfile
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback
+from trl import RewardTrainer
 
 from sdiareward.common.errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -52,8 +56,8 @@ def make_trainer(make_tiny_model, tiny_processor, rows, reward_config):
     def make(model=None, train_dataset=None, eval_dataset=None, batch_tokens=None, **changes):
         return SDiaRewardTrainer(
             model or make_tiny_model(),
-            tiny_processor,
             reward_config(**changes),
+            processing_class=tiny_processor,
             batch_tokens=batch_tokens,
             train_dataset=train_dataset or rows,
             eval_dataset=eval_dataset,
@@ -253,6 +257,39 @@ def test_the_metrics_have_the_names_of_trl_and_the_progress_bar_shows_them(make_
     assert log["num_tokens"] == sum(trainer.train_dataset["length"])
 
 
+@pytest.mark.parametrize("form", [list, datasets.Dataset.from_list])
+def test_the_trainer_is_called_as_that_of_trl_with_names_and_rows_of_paths(
+    form, tiny_checkpoint, make_tone, reward_config, tmp_path, monkeypatch
+):
+    from peft import LoraConfig
+
+    first, ours = (
+        list(inspect.signature(kind.__init__).parameters)[:7] for kind in (RewardTrainer, SDiaRewardTrainer)
+    )
+    assert first == ours
+    monkeypatch.chdir(tmp_path)
+    for name, frequency_hz in {"user": 300.0, "a": 200.0, "b": 900.0}.items():
+        soundfile.write(f"{name}.wav", make_tone(0.3, frequency_hz), 16_000)
+    row = {"prompt": "user.wav", "chosen": "a.wav", "rejected": "b.wav", "criterion": "modality"}
+    parts = {"train_dataset": form([row, {**row, "chosen": "b.wav", "rejected": "a.wav"}])}
+    parts |= {"eval_dataset": form([row]), "callbacks": [TrainerCallback()]}
+    adapters = LoraConfig(r=2)
+    trainer = SDiaRewardTrainer(
+        model=str(tiny_checkpoint), args=reward_config(), processing_class=None, peft_config=adapters, **parts
+    )
+    trained = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    assert any("lora_A" in name for name in trained) and any("score" in name for name in trained)
+    assert all("lora_" in name or "score" in name for name in trained)
+    assert trainer.train().global_step == 1 and trainer.skipped_pairs == []
+    assert 0 <= trainer.evaluate()["eval_accuracy"] <= 1
+    # A model by name is trained in float32, up to its audio tower.
+    whole = SDiaRewardTrainer(str(tiny_checkpoint), reward_config(), train_dataset=form([row]))
+    frozen = {
+        name.partition(".layers")[0] for name, weight in whole.model.named_parameters() if not weight.requires_grad
+    }
+    assert frozen and all("audio_tower" in name for name in frozen)
+
+
 def test_small_updates_are_not_lost_where_autocast_computes_in_bfloat16(tiny_checkpoint, pairs, reward_config):
     # A step of AdamW at this rate is less than half a step of bfloat16 for a weight of one.
     config = reward_config(bf16=True, learning_rate=1e-5)
@@ -263,7 +300,7 @@ def test_small_updates_are_not_lost_where_autocast_computes_in_bfloat16(tiny_che
     before = trained[norm].detach().clone()
     assert {weight.dtype for weight in trained.values()} == {torch.float32}
     trainer = SDiaRewardTrainer(
-        ready.model, ready.processor, config, data_collator=ready.collator, train_dataset=ready.splits["train"]
+        ready.model, config, ready.collator, ready.splits["train"], processing_class=ready.processor
     )
     computed = set()
     projection = ready.model.model.language_model.layers[0].mlp.down_proj
@@ -315,8 +352,8 @@ def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
     head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
     cached = SDiaRewardTrainer(
         head,
-        tiny_processor,
         reward_config(**options),
+        processing_class=tiny_processor,
         train_dataset=cached_rows["train"],
         eval_dataset=cached_rows["train"],
         data_collator=FeatureCollator(cache),
