@@ -93,8 +93,8 @@ def _unite(first: Segment, second: Segment) -> Segment:
 
 def _is_backchannel(piece: Segment, last: Segment, following: Sequence[Segment], rules: CallRules) -> bool:
     """Return whether a short piece begins during the other side's speech, which soon resumes."""
-    is_resumed = any(each.channel == last.channel and each.start_s - piece.end_s <= rules.resume_s for each in following)
-    return is_resumed and piece.length_s <= rules.backchannel_s and piece.start_s < last.end_s - rules.lead_s
+    resumes = any(each.channel == last.channel and each.start_s - piece.end_s <= rules.resume_s for each in following)
+    return resumes and piece.length_s <= rules.backchannel_s and piece.start_s < last.end_s - rules.lead_s
 
 
 def make_windows(turns: Sequence[Segment], size: int) -> list[list[Segment]]:
