@@ -62,7 +62,7 @@ class Auditor:
     num_bootstrap: int = 1000
     audio_root: str | None = None
     baseline_data: str | None = None
-    criterion: str | None = None  # Of all pairs, in place of the column `criterion`.
+    criterion: str | None = None  # For all pairs; replaces the column `criterion`.
 
     def __post_init__(self) -> None:
         self.split = choose_split(self.data, self.split)

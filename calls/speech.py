@@ -76,7 +76,7 @@ def find_speech(channels: Channels) -> tuple[list[list[Span]], list[str]]:
     """Return the stretches of speech of the user and the assistant, and notices on leakage.
 
     Raises:
-        CallError: A channel has no speech, or both hold the same sound.
+        CallError: A channel has no speech, or both channels have the same audio.
     """
     user, assistant = channels.samples
     energies = float(np.dot(user, user)), float(np.dot(assistant, assistant))

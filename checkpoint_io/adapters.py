@@ -33,7 +33,7 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection
 
 
 def fit_adapters(config: PeftConfig, model: SDiaRewardModel) -> PeftConfig:
-    """Return settings of adapters with the head saved beside them, by default on the text model."""
+    """Return adapter settings that also save the score head; by default the adapters are on the text model."""
     found: Any = copy(config)
     head = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
     found.modules_to_save = [*head, *(name for name in found.modules_to_save or () if name not in head)]

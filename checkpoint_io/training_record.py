@@ -75,7 +75,7 @@ def describe_heard(
 
 
 def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] | None]:
-    """Return `synthesizers`, `sources` and `licenses` of all stages, in order; None where a stage lacks one."""
+    """Return `synthesizers`, `sources` and `licenses` of all stages, in order; None if a stage lacks one."""
     records = [stage.get(TRAINED_ON) for stage in stages]
     found: dict[str, list[str] | None] = {}
     for name in _ORIGINS:

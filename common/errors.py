@@ -89,7 +89,7 @@ def format_user_error(error: BaseException) -> str | None:
 
 
 def _is_of(error: BaseException, module: str, kind: str) -> bool:
-    """Return whether an error is of a class, without importing its module."""
+    """Return whether an error is an instance of a class, without importing its module."""
     return isinstance(error, getattr(sys.modules.get(module), kind, ()))
 
 

@@ -22,7 +22,7 @@ from .pairing import BenchSettings
 
 BUILD = make_app(
     "build",
-    "Build a data set of preference pairs from recordings; the commands fetch, filter, release and describe data.\n\n"
+    "Build a data set of preference pairs from recordings; other commands fetch, filter, release, describe data.\n\n"
     "Every command prints a summary: pairs, hours, and skipped items by reason. With --strict, a skipped item gives\n"
     "exit status 1. The guide is docs/build_data.md.",
     help_epilogue=MANIFEST_HELP,

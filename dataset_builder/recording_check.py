@@ -72,7 +72,7 @@ def _normalise(energies: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def find_copies(recordings: Mapping[_Name, tuple[float, np.ndarray]]) -> Iterator[tuple[_Name, _Name]]:
-    """Yield pairs of names of recordings (given with seconds and energies) that are encodings of one recording.
+    """Yield the names of any two recordings (given with seconds and energies) that encode the same audio.
 
     Only recordings of equal duration, at least the first of `COPY_S`, are compared.
     """

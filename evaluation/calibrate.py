@@ -1,4 +1,4 @@
-"""Save a copy of a checkpoint with a calibration in its `config.json`; no other file differs."""
+"""Save a copy of a checkpoint with a calibration in its `config.json`; other files are unchanged."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def read_judge(
     overrides: Sequence[str] = (),
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> JudgeSettings:
-    """Read the settings of a judge; `overrides` are `KEY=VALUE` in YAML, `defaults` apply where the file has none."""
+    """Read the settings of a judge; `overrides` are `KEY=VALUE` in YAML, `defaults` fill gaps of the file."""
     path = Path(judges_file or JUDGES_FILE)
     entries = read_mapping(path)
     if name not in entries:

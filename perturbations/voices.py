@@ -1,6 +1,6 @@
 """Change a recorded or synthetic voice by rule: pitch, formants, tempo, level, breath, tremor.
 
-Rules make a voice higher, shakier or duller; they are no substitute for acting. The WORLD vocoder (`pyworld`, MIT)
+Rules make a voice higher, shakier or duller; they do not replace acting. The WORLD vocoder (`pyworld`, MIT)
 does analysis and synthesis.
 """
 

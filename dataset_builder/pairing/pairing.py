@@ -485,7 +485,7 @@ def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Gener
     new: dict[int, Turn | None] = {}
     match kind:
         case "last_answer" | "near_answer" | "all_answers":
-            # The near one is of an earlier exchange, or of another part of the recording.
+            # A near answer is from an earlier exchange or another part of the recording.
             is_near = kind == "near_answer"
             others = [other for other in pool if (other.group_id == episode.group_id) == is_near]
             if not is_near:
@@ -494,7 +494,7 @@ def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Gener
             for index in answers if kind == "all_answers" else [last]:
                 new[index] = _find_nearest(turns[index], [turn for turn in candidates if turn not in new.values()])
         case "order" if len({turns[index].text for index in answers}) > 1:
-            # Every question gets the answer of another one.
+            # Every question gets the answer to another one.
             moved = np.roll(answers, -int(rng.integers(1, len(answers)))).tolist()
             new = {index: turns[place] for index, place in zip(answers, moved, strict=True)}
         # Both transcripts are coherent, right in one pair and wrong in the other, so only the recordings decide.

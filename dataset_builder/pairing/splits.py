@@ -201,7 +201,7 @@ def join_recordings(folder: Path) -> dict[str, str]:
             continue
         parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
         keys[row["group_id"]].update(uri for uri, _ in parts if uri)
-        # A dialogue is in several pairs, in other channels.
+        # A dialogue is in several pairs, with different channels.
         if (dialogue := (row["group_id"], *parts)) not in heard:
             array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
             heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
@@ -212,7 +212,7 @@ def join_recordings(folder: Path) -> dict[str, str]:
 
 
 def find_shared(folder: Path, bench: set[str]) -> set[str]:
-    """Return the pairs that share a turn with the benchmark, if either pair is of a family."""
+    """Return the pairs that share a turn with a pair of the benchmark, if either is a family pair."""
     columns = ["pair_id", "criterion", *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in _TURN_LEAVES)]
     of_bench: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
     for _, row in read_rows(folder, columns):

@@ -10,7 +10,7 @@ neither network nor a gated model. It assigns each moment of speech to one speak
 limited by embeddings of 1.6 s: use it for trials, or if pyannote is not available.
 
 Whisper, through faster-whisper, is prompted to keep "um" and "uh". Sometimes, mostly over laughter, it repeats the
-same words until its output is full. At temperature 0 this is deterministic, so such a turn is transcribed again: first
+same words until its output is full. At temperature 0 this is deterministic, so the turn is transcribed again: first
 without the prompt, then without repeated token sequences. A few repetitions are natural speech ("no no no", "um, um")
 and are kept.
 """

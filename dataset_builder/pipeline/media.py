@@ -152,9 +152,9 @@ def _decode_blocks(
     for block in track.blocks:
         num_frames += len(block)
         if num_frames > longest_s * track.rate:
-            raise AudioError(f"{label}: lasts over {longest_s:.0f} s in few bytes; that is no recording of speech.")
+            raise AudioError(f"{label}: has over {longest_s:.0f} s in few bytes; this cannot be recorded speech.")
         if not np.isfinite(block).all():
-            raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
+            raise AudioError(f"{label}: has NaN or infinite samples before {num_frames / track.rate:.1f} s.")
         require_length(num_frames / track.rate)
         if is_stereo:
             mixed = np.repeat(block.mean(axis=1, keepdims=True), 2, axis=1) if block.shape[1] != 2 else block
@@ -173,7 +173,7 @@ def _decode_blocks(
 
 
 def _measure(source: Source, label: str) -> int:
-    """Return the bytes of a recording, which must be there and hold some."""
+    """Return the bytes of a recording; raise if it is missing or empty."""
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise FileNotFoundError(f"{label}: no such audio file.")
     num_bytes = len(source) if isinstance(source, bytes) else Path(source).stat().st_size

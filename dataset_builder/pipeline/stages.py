@@ -302,9 +302,9 @@ def _list_episodes(job: Job) -> list[Job]:
 
 
 def _make_episodes(job: Job, settings: PipelineSettings, work_dir: Path) -> Iterator[Episode]:
-    """Yield what is left of an episode without the turns in which no words were recognised."""
+    """Yield the parts of an episode between turns without recognised words."""
     recording, texts = job.recording, job.found["texts"]
-    # The build takes the other marks out of the words.
+    # The build removes other marks from the words.
     pieces, silent = split_at_silent_turns(job.found["turns"], [remove_marks(text)[0] and text for text in texts])
     job.skip_spans(silent)
     ref = _mark_enhanced(recording.ref, settings)

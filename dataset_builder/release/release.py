@@ -13,8 +13,8 @@ the released fingerprints. Pairs that cannot be rebuilt are reported by kind:
 - releases: `no_reference`, `invalid_row`, `invalid_shard`.
 
 Samples are read as in the build: clips and spans of files directly; enhanced clips and spans of long recordings
-(`youtube`, `folder`) from the pipeline's 16-bit copy. Spans of short files of `folder` are also read from such a copy,
-which changes a sample by at most half a step of 16 bits. Synthetic audio may differ: some engines are not
+(`youtube`, `folder`) from the pipeline's 16-bit copy. Spans of short files of `folder` are also read from a 16-bit
+copy, which changes a sample by at most half a step of 16 bits. Synthetic audio may differ: some engines are not
 deterministic, and scrubbed text is synthesized as it is.
 """
 

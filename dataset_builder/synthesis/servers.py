@@ -193,7 +193,7 @@ class SoulXPodcast:
         import requests
 
         self._session = requests.Session()
-        # The servers are machines of the user: no proxy of the environment lies between.
+        # Ignore proxies of the environment: the servers are the user's machines.
         self._session.trust_env = False
         # Workers start with different servers.
         first = os.getpid() % len(self.addresses)

@@ -309,7 +309,7 @@ def read_rated_study(folder: str | Path, key_file: str | Path | None = None) -> 
     study = Study(folder)
     key = _read(Path(key_file or study.folder / KEY_FILE), "name it with --key if it is in another folder")
     if study.content["study"] != key["study"]:
-        found = f"is study {study.content['study']}, the key is of {key['study']}"
+        found = f"is study {study.content['study']}, but the key is for {key['study']}"
         raise ValueError(f"{folder}: {found}; give the key of this study.")
     if not study.answers:
         raise FileNotFoundError(f"{folder}: has no answers; rate with sdiareward human rate first.")

@@ -163,7 +163,7 @@ def test_the_command_prints_table_3_and_keeps_the_numbers_and_the_key_may_be_els
         ("answers.jsonl", '{"rater": "ann", "item": "i1", "choice": "c", "heard": []}\n', "does not belong to this"),
         ("answers.jsonl", "", "has no answers"),
         ("study.json", "{}", "study.json: not part of a study"),
-        ("key.json", json.dumps({**KEY, "study": "s2"}), "is study s1, the key is of s2"),
+        ("key.json", json.dumps({**KEY, "study": "s2"}), "is study s1, but the key is for s2"),
     ],
 )
 def test_what_belongs_to_no_study_is_refused_by_name(study, capsys, file, content, message):
