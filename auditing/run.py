@@ -193,33 +193,33 @@ def audit(
     num_bootstrap: int = 1000,
     seed: int = 0,
 ) -> Results:
-    """Perturb and attack pairs, and measure how much the rewards of a model move, as `sdiareward audit` does.
+    """Perturb and attack pairs, and measure how much a model's rewards change, like `sdiareward audit`.
 
     Args:
         model (`str` or `Path`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
         dataset (`str` or `Path`): Table, folder or Hub id of pairs, as in [`load_pairs`].
-        output_dir (`str` or `Path`, *optional*): Folder for the pages and every reward; the same call resumes a killed
-            run there. By default nothing is kept.
+        output_dir (`str` or `Path`, *optional*): Folder for the pages and all rewards, from which the same call resumes
+            a killed run. By default nothing is kept.
         split (`str`, *optional*): Split to audit on, by default `"test"`; a single file has no splits.
-        criterion (`str`, *optional*): Criterion of all pairs, in place of the column `criterion`.
-        max_samples (`int`, *optional*, defaults to 60): Pairs to draw, from all subsets, recordings and synthesizers;
-            None for all.
+        criterion (`str`, *optional*): Criterion of all pairs; replaces the column `criterion`.
+        max_samples (`int`, *optional*, defaults to 60): Number of pairs to draw, spread over subsets, recordings and
+            synthesizers; None for all.
         perturbations (`list[str]`, *optional*): Names of perturbations, by default all; see `docs/audit.md`.
         attacks (`list[str]`, *optional*): Names of attacks, by default all.
         parts (`list[str]`, *optional*): Parts of the audit, all by default: `"perturbations"`, `"attacks"`,
             `"hearing"` and `"baselines"`.
-        audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
-        baseline_data (`str` or `Path`, *optional*): Pairs that the baselines are fitted on, by default `dataset`.
-        train_split (`str`, *optional*, defaults to `"train"`): Split of these.
+        audio_root (`str` or `Path`, *optional*): Base folder for relative paths that are not beside the table.
+        baseline_data (`str` or `Path`, *optional*): Pairs to fit the baselines on, by default `dataset`.
+        train_split (`str`, *optional*, defaults to `"train"`): Split of the pairs for the baselines.
         sounds_dir (`str` or `Path`, *optional*): Recordings to insert instead of synthetic sounds.
         dtype (`str`, *optional*): Dtype of the backbone.
-        device (`str`, *optional*): Where to compute; by default an accelerator if there is one.
-        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+        device (`str`, *optional*): Device; by default an accelerator if available.
+        batch_tokens (`int`, *optional*): Tokens per forward pass.
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
         seed (`int`, *optional*, defaults to 0): Seed of the draws and of noise.
 
     Returns:
-        [`Results`]: The content of `audit.json`; printed, it shows the checks and the tables.
+        [`Results`]: The content of `audit.json`; it prints as checks and tables.
 
     Raises:
         PairsError: The data set cannot be read, or has no such split.

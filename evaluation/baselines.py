@@ -131,11 +131,11 @@ def score_baseline(
 def cross_fit_baseline(
     kind: str, pairs: datasets.Dataset, criteria: Sequence[str], folds: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], int]:
-    """Score the pairs of each fold with a baseline fitted by criterion on the other folds.
+    """Score the pairs of each fold with a baseline fitted per criterion on the other folds.
 
     Returns:
-        The scores of both sides, of shape `(num_pairs, 2)`, and the least number of pairs that one was fitted on. A
-        pair with unreadable audio ties, and so does a pair whose criterion is in no other fold.
+        The scores of both sides, of shape `(num_pairs, 2)`, and the smallest number of training pairs. A pair ties if
+        its audio is unreadable or its criterion is in no other fold.
     """
     sides, skipped = _read_features(kind, pairs)
     scores, named = np.zeros((len(criteria), len(SIDES))), np.array(criteria)
