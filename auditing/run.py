@@ -198,8 +198,8 @@ def audit(
     Args:
         model (`str` or `Path`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
         dataset (`str` or `Path`): Table, folder or Hub id of pairs, as in [`load_pairs`].
-        output_dir (`str` or `Path`, *optional*): Folder for the pages and all rewards, from which the same call resumes
-            a killed run. By default nothing is kept.
+        output_dir (`str` or `Path`, *optional*): Folder for pages and rewards, from which the same call resumes a
+            killed run. By default nothing is kept.
         split (`str`, *optional*): Split to audit on, by default `"test"`; a single file has no splits.
         criterion (`str`, *optional*): Criterion of all pairs; replaces the column `criterion`.
         max_samples (`int`, *optional*, defaults to 60): Number of pairs to draw, spread over subsets, recordings and
