@@ -150,13 +150,11 @@ for name, about in {
 @TRAIN.default
 def run(*words: Words) -> None:
     """Train with the options of TRL's parser."""
-    import datasets
     from transformers.utils.logging import disable_progress_bar
 
     from sdiareward.training.arguments import parse_arguments
 
     # Of loading and writing; each phase of training has a bar of its own.
-    datasets.disable_progress_bars()
     disable_progress_bar()
     # PEFT asks for it, until its release that requires transformers 6.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)

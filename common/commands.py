@@ -88,6 +88,8 @@ def run_guarded(prog: str, run: Callable[[], int | None], extra: str | None = No
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # The library draws a bar for every reading of a table; a command has one for each of its phases.
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     try:
         return run() or 0
     except (KeyboardInterrupt, Exception) as error:

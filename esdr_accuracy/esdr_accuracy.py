@@ -11,7 +11,7 @@ import datasets
 import evaluate
 
 # `evaluate` copies this file and relative imports on single lines.
-from .pairwise import pairwise_accuracy
+from .pairwise import NO_SUBSET, pairwise_accuracy
 
 
 _CITATION = """
@@ -27,7 +27,8 @@ class EsdrAccuracy(evaluate.Metric):
     Args:
         chosen (`list[float]`): Rewards of the preferred dialogues, one per pair.
         rejected (`list[float]`): Rewards of the other dialogues, in the same order.
-        subset (`list[str]`): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness".
+        subset (`list[str]`, optional): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness"; by
+            default "all", which counts only in "overall_micro".
         group_id (`list[str]`, optional): Original recording of each pair; intervals are over recordings.
         nan, missing, num_bootstrap, seed, confidence: See `pairwise.pairwise_accuracy`.
 
@@ -54,13 +55,16 @@ class EsdrAccuracy(evaluate.Metric):
         )
 
     # `evaluate` adds its own text to this docstring.
-    def compute(self, **columns: Any) -> Any:
+    def compute(self, chosen: Any = None, rejected: Any = None, subset: Any = None, **options: Any) -> Any:
         """Compute the accuracies; raise if a column is missing."""
-        missing = [name for name in ("chosen", "rejected", "subset") if columns.get(name) is None]
+        columns = {"chosen": chosen, "rejected": rejected, "subset": subset}
+        missing = [name for name in ("chosen", "rejected") if columns[name] is None]
         # Without columns, the values from `add` and `add_batch` are used.
-        if len(missing) in (1, 2):
+        if missing and (len(missing) == 1 or subset is not None):
             raise ValueError(f"{', '.join(missing)} is missing; give a list with one entry per pair.")
-        return super().compute(**columns)
+        if subset is None and not missing and hasattr(chosen, "__len__"):
+            columns["subset"] = [NO_SUBSET] * len(chosen)
+        return super().compute(**({} if missing else columns), **options)
 
     def _compute(self, **columns: Any) -> dict[str, Any]:
         return pairwise_accuracy(**columns)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from sdiareward.audio_sdiareward import Clip, compose
 from sdiareward.calls.reading import CALLS, Call, CallSettings, find_calls, read_calls
+from sdiareward.calls.recordings import has_one_clock
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 
 from .messages import (
@@ -103,7 +104,7 @@ def read_dialogue_folder(
         return _read_files(folder, form)
     found = _group_by_name(folder, pattern, result.skipped) if is_flat else _group_by_folder(folder)
     if not found:
-        first = next(iter(result.skipped.values()), "it holds no recordings")
+        first = next(iter(result.skipped.values()), "it has no recordings")
         raise ValueError(f"{folder}: {first}; name them NAME_user.wav and NAME_assistant.wav, or give a pattern.")
     has_user = any(each.role == USER for recordings in found.values() for each in recordings)
     is_by_order = pattern is not None and any(len(recordings) > 1 for recordings in found.values())
@@ -112,10 +113,19 @@ def read_dialogue_folder(
         named = f"its recordings, such as {first}, name no user's turn"
         raise ValueError(f"{folder}: {named}; name them NAME_user.wav, give a pattern, or --user_turns.")
     find_context = None if user_turns is None else _open_contexts(_require_folder(user_turns))
+    ordered: dict[str, list[tuple[str, Path]]] = {}
     for name, recordings in found.items():
         try:
-            ordered = _order(recordings, ASSISTANT) if find_context is None else _join(find_context(name), recordings)
-            found_dialogues[name] = make_dialogue(list_turns(ordered, form), is_whole=False)
+            turns = _order(recordings, ASSISTANT) if find_context is None else _join(find_context(name), recordings)
+            ordered[name] = turns
+        except DialogueError as error:
+            result.skipped[name] = str(error)
+    # A question and its answer may have one length by chance; the two files of every call have.
+    if find_context is not None and not all(map(_is_call, ordered.values())):
+        form = form or "turns"
+    for name, turns in ordered.items():
+        try:
+            found_dialogues[name] = make_dialogue(list_turns(turns, form), is_whole=False)
         except DialogueError as error:
             result.skipped[name] = str(error)
     result.dialogues = found_dialogues
@@ -125,7 +135,7 @@ def read_dialogue_folder(
 def read_dialogues(
     folder: str | Path, *, pattern: str | None = None, user_turns: str | Path | None = None
 ) -> dict[str, Dialogue]:
-    """Read the dialogues of a folder by name; a warning names each one that cannot be scored.
+    """Read the dialogues of a folder by name; a warning names each dialogue that cannot be scored.
 
     Args:
         folder (`str` or `Path`): Folder of JSON dialogues, of folders of recordings, of recordings named after their
@@ -199,7 +209,7 @@ def _read_files(folder: Path, form: Form | None) -> DialogueFolder:
     result.skipped |= dict.fromkeys(unnamed, "no JSON dialogue beside it names this recording.")
     if not found:
         remedy = "put a folder of recordings, a JSON dialogue, or NAME_user.wav and NAME_assistant.wav into it"
-        raise ValueError(f"{folder}: holds no dialogues: {next(iter(result.skipped.values()), remedy)}")
+        raise ValueError(f"{folder}: has no dialogues: {next(iter(result.skipped.values()), remedy)}")
     result.dialogues = {name: found[name] for name in sorted(found, key=lambda name: sort_naturally(Path(name)))}
     return result
 
@@ -244,6 +254,10 @@ def _group_by_name(folder: Path, pattern: str | None, skipped: dict[str, str]) -
     return found
 
 
+def _is_call(turns: Sequence[tuple[str, Path]]) -> bool:
+    return len(turns) == len(ROLES) and has_one_clock(file for _, file in turns)
+
+
 def _order(recordings: Sequence[_Recording], default_role: str) -> list[tuple[str, Path]]:
     """Return role and file of each turn of a dialogue; within a turn the user speaks first."""
     found = sorted(recordings, key=lambda each: (each.turn, (each.role or default_role) != USER))
@@ -256,7 +270,7 @@ def _open_contexts(folder: Path) -> Callable[[str], list[tuple[str, Path]]]:
     """Return a function giving role and file of each turn before a dialogue's last answer."""
     by_name, by_folder = _group_by_name(folder, None, {}), _group_by_folder(folder)
     if not by_name and not by_folder:
-        raise ValueError(f"{folder}: holds no user's turns; put NAME.wav, or a folder NAME, there for each dialogue.")
+        raise ValueError(f"{folder}: has no user turns; put NAME.wav, or a folder NAME, there for each dialogue.")
 
     def find(name: str) -> list[tuple[str, Path]]:
         if name in by_name:

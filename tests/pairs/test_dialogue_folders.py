@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pytest
+import soundfile
 from support.systems_world import write_system, write_tone
 from support.tables import write_rows
 
@@ -144,6 +146,16 @@ def test_the_users_turns_may_be_shared(make, answers, user, turns, skipped):
     assert set(found.skipped) == set(skipped) and all(
         reason in found.skipped[name] for name, reason in skipped.items()
     )
+
+
+@pytest.mark.parametrize(("lengths", "skipped"), [((1.0, 2.0), []), ((1.0, 1.0), ["one", "two"])])
+def test_one_answer_as_long_as_its_question_is_a_turn_and_all_are_calls(tmp_path, lengths, skipped):
+    for folder, seconds in (("q", (1.0, 1.0)), ("a", lengths)):
+        (tmp_path / folder).mkdir()
+        for name, each in zip(("one", "two"), seconds, strict=True):
+            soundfile.write(tmp_path / folder / f"{name}.wav", np.ones(int(each * 8000)), 8000)
+    found = read_dialogue_folder(tmp_path / "a", user_turns=tmp_path / "q")
+    assert sorted(found.skipped) == skipped and len(found.dialogues) == 2 - len(skipped)
 
 
 def test_recordings_without_a_turn_of_the_user_and_an_empty_folder_are_refused(make):
