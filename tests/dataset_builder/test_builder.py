@@ -32,7 +32,7 @@ def run(folder, *flags, **changes):
     """Build a data set in a folder with changed settings; return the exit status."""
     settings = {"output_dir": str(folder / "sdiareward"), "num_workers": 1, **SETTINGS, **changes}
     (folder / "build.yaml").write_text(yaml.safe_dump(settings))
-    return main(["build", "--config", str(folder / "build.yaml"), *flags])
+    return main(["--config", str(folder / "build.yaml"), *flags])
 
 
 def count_pairs(folder):
