@@ -118,7 +118,7 @@ def test_flags_and_a_file_become_arguments_of_their_types(words, status, printed
         ("say --config x.yaml", "strikt: true\n", "Did you mean --strict?"),
         ("say --config x.yaml", "engine: fax\n", 'Invalid value "fax" for [engine] from x.yaml'),
         ("say --config x.yaml", "limit: few\n", "[limit] from x.yaml"),
-        ("say --config x.yaml", "- d\n", "x.yaml: holds list"),
+        ("say --config x.yaml", "- d\n", "x.yaml: found list"),
         ("say x --engine ray", "", "x is bad; it must be good.\n"),
     ],
 )
