@@ -271,7 +271,7 @@ def _make_mono(
         raise AudioError(f"{label}: holds NaN or infinite samples; export the recording again.")
     peak = max(array.max(), -array.min())
     if peak > MAX_AMPLITUDE:
-        raise AudioError(f"{label}: its samples reach {peak:.3g}; full scale is 1, divide them by that of the source.")
+        raise AudioError(f"{label}: its samples reach {peak:.3g}; full scale is 1, scale them down.")
     array = resample(array, rate, sampling_rate)
     if max_duration_s is not None:
         array = array[: round(max_duration_s * sampling_rate)]

@@ -179,7 +179,7 @@ def make_dialogue(
             begins at another folder; its errors are those of the turn.
 
     Raises:
-        DialogueError: A turn is malformed or holds what is not read, or the dialogue breaks the rules of [`Dialogue`].
+        DialogueError: A turn is malformed or has a key that is not read, or the dialogue breaks a rule of [`Dialogue`].
     """
     if isinstance(given, Dialogue):
         return given if given.is_whole or not is_whole else Dialogue(given.turns, given.system)
@@ -275,7 +275,7 @@ def _read_item(item: Any, find: Callable[[Any], Any]) -> Any:
     """Return the text or the recording of an item of a message."""
     if not isinstance(item, Mapping):
         found = "null" if item is None else _kind_of(item)
-        raise DialogueError(f"its content holds {found}; give text and audio items.")
+        raise DialogueError(f"its content has {found}; give text and audio items.")
     kind = item.get("type") or None
     given = {key: value for key, value in item.items() if key != "type" and not _is_empty(value)}
     recordings = _list_recordings(given)
@@ -285,12 +285,12 @@ def _read_item(item: Any, find: Callable[[Any], Any]) -> Any:
     if given.keys() <= {"text"} and kind in (None, "text") and (not is_null or "text" in item):
         return given.get("text", "")
     if kind not in (None, "text", "audio", *AUDIO_KEYS):
-        raise DialogueError(f"holds an item of type {shorten(kind)!r}; only text and audio can be scored.")
+        raise DialogueError(f"has an item of type {shorten(kind)!r}; only text and audio can be scored.")
     if not given:
         raise DialogueError(_NULL_RECORDING)
     wanted = "its recording under 'audio'" if kind != "text" else "its words under 'text'"
     keys = shorten(", ".join(sorted(map(str, given))))
-    raise DialogueError(f"holds an item with the keys {keys}, which are not read; give {wanted} and nothing else.")
+    raise DialogueError(f"has an item with the keys {keys}, which are not read; give {wanted} and nothing else.")
 
 
 def _is_empty(value: Any) -> bool:
@@ -356,7 +356,7 @@ def render_dialogue(dialogue: Dialogue, tokenizer: Any) -> tuple[str, list[tuple
         tokenizer (`PreTrainedTokenizerBase`): Its control tokens are refused in roles and texts.
 
     Raises:
-        DialogueError: A role or a text holds a control token or half a character.
+        DialogueError: A role or a text has a control token or half a character.
     """
     recordings: list[tuple[Clip, int, str]] = []
     system = [] if dialogue.system is None else [(0, "system", (dialogue.system,))]
@@ -375,9 +375,9 @@ def render_dialogue(dialogue: Dialogue, tokenizer: Any) -> tuple[str, list[tuple
 def _require_plain(text: str, field: str, turn: int, tokenizer: Any) -> None:
     """Raise unless a text is of whole characters and holds no control token."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise DialogueError(f"its {field} holds half a character; save the transcript as UTF-8 again.", turn)
+        raise DialogueError(f"its {field} has half a character; save the transcript as UTF-8 again.", turn)
     if forged := [token for token in tokenizer.all_special_tokens if token in text]:
-        raise DialogueError(f"its {field} holds the control token {forged[0]!r}; take it out of the transcript.", turn)
+        raise DialogueError(f"its {field} has the control token {forged[0]!r}; remove it from the transcript.", turn)
 
 
 def _name_clip(clip: Clip, turn: int) -> str:

@@ -90,7 +90,7 @@ def list_tensors(name_or_path: Any, **hub_kwargs: Any) -> set[str]:
         hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
 
     Raises:
-        FileNotFoundError: The checkpoint holds no safetensors.
+        FileNotFoundError: The checkpoint has no safetensors.
         ValueError: Its file cannot be read, or its index names files outside the checkpoint.
     """
     index, single = _find_weights(name_or_path, hub_kwargs)
@@ -100,7 +100,7 @@ def list_tensors(name_or_path: Any, **hub_kwargs: Any) -> set[str]:
 def list_shapes(name_or_path: Any, **hub_kwargs: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a checkpoint's tensors by name, from the headers of its files.
 
-    The arguments and errors are those of `list_tensors`; on the Hub every file is fetched.
+    Arguments and errors are as in `list_tensors`; on the Hub every file is fetched.
     """
     index, single = _find_weights(name_or_path, hub_kwargs)
     if index is None:
@@ -122,7 +122,7 @@ def _find_weights(name_or_path: Any, hub_kwargs: dict[str, Any]) -> tuple[str | 
         if not os.path.isdir(name_or_path) and (is_offline_mode() or hub_kwargs.get("local_files_only")):
             found = "its weights are not in the cache, and HF_HUB_OFFLINE or local_files_only is set"
             raise FileNotFoundError(f"{name_or_path}: {found}; connect, or give the folder of a checkpoint.")
-        found = f"holds neither {SINGLE_FILE} nor {INDEX_FILE}, and files of other kinds can run code"
+        found = f"has neither {SINGLE_FILE} nor {INDEX_FILE}, and files of other kinds can run code"
         raise FileNotFoundError(f"{name_or_path}: {found}; save it as safetensors with the library that wrote it.")
     return index, single
 
@@ -133,9 +133,9 @@ def _read_index(path: str) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             weight_map = json.load(file)["weight_map"]
         if not weight_map or not all(isinstance(name, str) for item in weight_map.items() for name in item):
-            raise ValueError("weight_map is no mapping from tensors to files")
+            raise ValueError("weight_map is not a mapping from tensors to files")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: is no index of safetensors files ({error}); download it again.") from error
+        raise ValueError(f"{path}: is not an index of safetensors files ({error}); download it again.") from error
     if strange := sorted(name for name in set(weight_map.values()) if not _OWN_FILE.fullmatch(name)):
         raise ValueError(f"{path}: names {strange[0]!r}; give a checkpoint of safetensors beside its index.")
     return weight_map
@@ -164,9 +164,9 @@ def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
     if given is None:
         return "attention" if has_pooler else "mean"
     if has_pooler != (given == "attention"):
-        found = "holds the attention pooler pooler.attn.*" if has_pooler else "holds no pooler.attn.*"
+        found = "has the attention pooler pooler.attn.*" if has_pooler else "has no pooler.attn.*"
         required = "attention" if has_pooler else "mean or last_token"
-        raise ValueError(f"{where}: {found}, but pooling_mode is {given!r}; give {required}, or leave it out.")
+        raise ValueError(f"{where}: {found}, but pooling_mode is {given!r}; give {required}, or omit it.")
     return given
 
 
@@ -197,7 +197,7 @@ def check_shapes(
     if missing := sorted(lacking if is_ours else map(to_official_key, lacking)):
         raise ValueError(f"{where}: lacks {len(missing)} tensors of the model ({listed(missing)}); {remedy}.")
     if strange := sorted(by_own_name[name] for name in by_own_name.keys() - required):
-        raise ValueError(f"{where}: holds {len(strange)} tensors without a place ({listed(strange)}); {remedy}.")
+        raise ValueError(f"{where}: has {len(strange)} tensors without a place ({listed(strange)}); {remedy}.")
     for own, name in by_own_name.items():
         if found[name] != expected[own]:
             sizes = f"{name} has the shape {list(found[name])}, its configuration asks for {list(expected[own])}"
@@ -252,21 +252,21 @@ def read_foreign_config(
         config_dict (`dict`): Content of its `config.json`.
         names (`Iterable[str]`): Names of its tensors.
         where (`Any`): Name of the checkpoint in a message.
-        fields: Fields of [`SDiaRewardConfig`] that override those of the checkpoint.
+        fields: Fields of [`SDiaRewardConfig`] that override the checkpoint's.
 
     Raises:
         ValueError: There is no reward head, or `pooling_mode` contradicts the tensors.
     """
     names = list(names)
     if HEAD not in map(to_native_key, names):
-        found = "holds no reward head (score_head.weight)"
+        found = "has no reward head (score_head.weight)"
         raise ValueError(f"{where}: {found}; start a new one with SDiaRewardModel.from_backbone.")
     known = {**config_dict.get(OWN_FIELDS_KEY, {}), **fields}
     pooling_mode = choose_pooling(names, known.get("pooling_mode"), where)
     if "prompts" not in known:
         remedy = "give its own with prompts={criterion: text} or --prompt-file"
         logger.warning(
-            "%s: holds no system prompt, and rewards depend on it; the defaults are used: %s.", where, remedy
+            "%s: has no system prompt, and rewards depend on it; the defaults are used: %s.", where, remedy
         )
     return SDiaRewardConfig.from_dict(config_dict, **{**fields, "pooling_mode": pooling_mode})
 
@@ -337,8 +337,8 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
             kwargs: As in `transformers`; and fields of [`SDiaRewardConfig`], which override the checkpoint's.
 
         Raises:
-            FileNotFoundError: The checkpoint holds no safetensors; files of other kinds are not read.
-            ValueError: The checkpoint lacks a tensor of the model, holds an unknown one or one of another shape, has
+            FileNotFoundError: The checkpoint has no safetensors; files of other kinds are not read.
+            ValueError: The checkpoint lacks a tensor of the model, has an unknown one or one of another shape, has
                 no reward head, or contradicts the given `pooling_mode`.
         """
         checkpoint = find_checkpoint(pretrained_model_name_or_path)
@@ -370,7 +370,7 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
                 (`dtype`, `attn_implementation`, `revision`, ...).
 
         Raises:
-            ValueError: The checkpoint is no thinker, or already holds a reward head.
+            ValueError: The checkpoint is not a thinker, or has a reward head already.
         """
         own_fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
@@ -378,7 +378,7 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
         config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
         names = list_tensors(pretrained_model_name_or_path, **hub_kwargs)
         if heads := sorted(name for name in names if (to_native_key(name) or "").startswith(_NEW_HEAD_PREFIXES)):
-            found = f"holds a reward head already ({listed(heads)})"
+            found = f"has a reward head already ({listed(heads)})"
             raise ValueError(f"{pretrained_model_name_or_path}: {found}; load it with from_pretrained, or convert it.")
         return cls._load_complete(pretrained_model_name_or_path, config=config, may_lack=_NEW_HEAD_PREFIXES, **kwargs)
 

@@ -16,9 +16,10 @@ from sdiareward.common.machine import describe_run
 from sdiareward.common.tables import Results
 from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_baselines
 from sdiareward.evaluation.report.content import make_plain
+from sdiareward.evaluation.scores import choose_criterion
 from sdiareward.evaluation.summary import find_overlap
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, explain_criterion, sample_rows
+from sdiareward.pairs.labels import describe_pairs, sample_rows
 from sdiareward.pairs.loading import choose_split, load_pairs
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
@@ -68,6 +69,10 @@ class Auditor:
         self.split = choose_split(self.data, self.split)
         places: dict[str, Any] = {"audio_root": self.audio_root, "criterion": self.criterion}
         self.pairs = load_pairs(self.data, self.split, **places)
+        chosen, notice = choose_criterion(self.pairs, self.model.name)
+        if notice:
+            places["criterion"] = chosen
+            self.pairs = load_pairs(self.data, self.split, **places)
         self.labels = describe_pairs(self.pairs)
         self._row_of = {label["pair_id"]: row for row, label in enumerate(self.labels)}
         # What a line of rewards depends on: not the size of the sample, nor the list of conditions.
@@ -80,7 +85,7 @@ class Auditor:
         }
         self.sample = self._draw(self.max_samples)
         # The training pairs and their labels, if there are any.
-        self.training_pairs, notices = None, [explain_criterion(self.pairs)]
+        self.training_pairs, notices = None, [notice]
         if "baselines" in self.parts:
             places["baseline_data"] = self.baseline_data
             found = load_baseline_pairs(self.labels, self.data, self.split, self.train_split, **places)

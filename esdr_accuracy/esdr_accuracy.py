@@ -11,7 +11,7 @@ import datasets
 import evaluate
 
 # `evaluate` copies this file and the relative imports it can see, so each import is on its own line.
-from .pairwise import pairwise_accuracy
+from .pairwise import NO_SUBSET, pairwise_accuracy
 
 
 _CITATION = """
@@ -25,10 +25,11 @@ _CITATION = """
 class EsdrAccuracy(evaluate.Metric):
     """
     Args:
-        chosen (`list[float]`): Rewards of the preferred dialogues, one a pair.
+        chosen (`list[float]`): Rewards of the preferred dialogues, one per pair.
         rejected (`list[float]`): Rewards of the other dialogues, in the same order.
-        subset (`list[str]`): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness".
-        group_id (`list[str]`, optional): Recording each pair stems from; intervals are over it.
+        subset (`list[str]`, optional): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness"; by
+            default "all", which counts in "overall_micro" alone.
+        group_id (`list[str]`, optional): Recording that each pair comes from; intervals are over recordings.
         nan, missing, num_bootstrap, seed, confidence: See `pairwise.pairwise_accuracy`.
 
     Returns:
@@ -54,13 +55,16 @@ class EsdrAccuracy(evaluate.Metric):
         )
 
     # `evaluate` adds its own text to this docstring.
-    def compute(self, **columns: Any) -> Any:
+    def compute(self, chosen: Any = None, rejected: Any = None, subset: Any = None, **options: Any) -> Any:
         """Compute the accuracies; raise which column is missing."""
-        missing = [name for name in ("chosen", "rejected", "subset") if columns.get(name) is None]
+        columns = {"chosen": chosen, "rejected": rejected, "subset": subset}
+        missing = [name for name in ("chosen", "rejected") if columns[name] is None]
         # Without any, those of `add` and `add_batch` count.
-        if len(missing) in (1, 2):
-            raise ValueError(f"{', '.join(missing)} is missing; give a list with one entry a pair.")
-        return super().compute(**columns)
+        if missing and (len(missing) == 1 or subset is not None):
+            raise ValueError(f"{', '.join(missing)} is missing; give a list with one entry per pair.")
+        if subset is None and not missing and hasattr(chosen, "__len__"):
+            columns["subset"] = [NO_SUBSET] * len(chosen)
+        return super().compute(**({} if missing else columns), **options)
 
     def _compute(self, **columns: Any) -> dict[str, Any]:
         return pairwise_accuracy(**columns)

@@ -53,7 +53,7 @@ Floats = NDArray[np.float64]
 def pairwise_accuracy(
     chosen: ArrayLike,
     rejected: ArrayLike,
-    subset: Sequence[str],
+    subset: Sequence[str] | None = None,
     group_id: Sequence[Hashable] | None = None,
     *,
     nan: Literal["error", "wrong"] = "error",
@@ -71,9 +71,9 @@ def pairwise_accuracy(
     Args:
         chosen (`ArrayLike` of shape `(num_pairs,)`): Rewards of the preferred dialogues; higher is better.
         rejected (`ArrayLike` of shape `(num_pairs,)`): Rewards of the other dialogues.
-        subset (`Sequence[str]`): `"wild"`, `"semi_wild"`, `"scripted"` or `"colloquialness"` for each pair; `"all"`
-            for one of none of these, which counts in overall micro alone.
-        group_id (`Sequence`, *optional*): Recording each pair stems from; by default every pair is its own group.
+        subset (`Sequence[str]`, *optional*): `"wild"`, `"semi_wild"`, `"scripted"` or `"colloquialness"` for each
+            pair; `"all"`, the default, for pairs of other data, which count in overall micro alone.
+        group_id (`Sequence`, *optional*): Recording that each pair comes from; by default every pair is its own group.
         nan (`"error"` or `"wrong"`, *optional*, defaults to `"error"`):
             What becomes of a pair with a reward that is missing, NaN or infinite; `"wrong"` also counts it as invalid.
         missing (`"report"` or `"error"`, *optional*, defaults to `"report"`): What becomes of an absent subset.
@@ -99,6 +99,8 @@ def pairwise_accuracy(
         (0.5, 1.0, 0.75, 1)
         >>> result["colloquialness"] is None, result["missing_subsets"]
         (True, ['semi_wild', 'colloquialness'])
+        >>> pairwise_accuracy([2.0, 1.0], [1.0, 1.5])["overall_micro"]
+        0.5
     """
     _check_options(nan, missing, num_bootstrap, confidence)
     first, second, strata = _read_inputs(chosen, rejected, subset)
@@ -157,6 +159,8 @@ def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float
 
 def _read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Floats, list[int]]:
     """Return the rewards of each pair, and the position of its subset in `_STRATA`."""
+    if subset is None and hasattr(chosen, "__len__"):
+        subset = [NO_SUBSET] * len(chosen)
     for name, values in (("chosen", chosen), ("rejected", rejected), ("subset", subset)):
         if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
             raise TypeError(f"{name} is {values!r:.80}; give a list with one entry a pair.")

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sdiareward.checkpoint_io.training_record import read_stages
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines, format_line, is_number, read_json_object, write_file
 from sdiareward.common.parts import Items, Make, PartFolder, Rows, choose_size, run_parts
 from sdiareward.pairs.content import digest_pair
+from sdiareward.pairs.labels import TRAINED_ON, name_criterion
 from sdiareward.pairs.rows import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.outcomes import Outcome, PairScorer, complete_items, describe_heard
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
 _MAX_DISAGREEMENTS = 20
+
+
+def choose_criterion(pairs: datasets.Dataset, model: str | Path) -> tuple[str | None, str | None]:
+    """Return the criterion of pairs that name none, with a notice: the one of the model's last training, or joint."""
+    if "criterion" in pairs.column_names:
+        return None, None
+    last = (read_stages(model) or [{}])[-1].get(TRAINED_ON, {}).get("criteria", ())
+    chosen, reason = (last[0], ", as in the training of the model") if len(last) == 1 else (name_criterion(None), "")
+    choices = "--criterion modality (how a dialogue sounds), colloquialness (how it is worded) or joint (both)"
+    return chosen, f"the pairs have no column criterion and are scored under {chosen}{reason}; choose with {choices}"
 
 
 class ModelPairScorer:

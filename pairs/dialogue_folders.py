@@ -104,7 +104,7 @@ def read_dialogue_folder(
         return _read_files(folder, form)
     found = _group_by_name(folder, pattern, result.skipped) if is_flat else _group_by_folder(folder)
     if not found:
-        first = next(iter(result.skipped.values()), "it holds no recordings")
+        first = next(iter(result.skipped.values()), "it has no recordings")
         raise ValueError(f"{folder}: {first}; name them NAME_user.wav and NAME_assistant.wav, or give a pattern.")
     has_user = any(each.role == USER for recordings in found.values() for each in recordings)
     is_by_order = pattern is not None and any(len(recordings) > 1 for recordings in found.values())
@@ -135,7 +135,7 @@ def read_dialogue_folder(
 def read_dialogues(
     folder: str | Path, *, pattern: str | None = None, user_turns: str | Path | None = None
 ) -> dict[str, Dialogue]:
-    """Read the dialogues of a folder by name; a warning names each one that cannot be scored.
+    """Read the dialogues of a folder by name; a warning names each dialogue that cannot be scored.
 
     Args:
         folder (`str` or `Path`): Folder of JSON dialogues, of folders of recordings, of recordings named after their
@@ -209,7 +209,7 @@ def _read_files(folder: Path, form: Form | None) -> DialogueFolder:
     result.skipped |= dict.fromkeys(unnamed, "no JSON dialogue beside it names this recording.")
     if not found:
         remedy = "put a folder of recordings, a JSON dialogue, or NAME_user.wav and NAME_assistant.wav into it"
-        raise ValueError(f"{folder}: holds no dialogues: {next(iter(result.skipped.values()), remedy)}")
+        raise ValueError(f"{folder}: has no dialogues: {next(iter(result.skipped.values()), remedy)}")
     result.dialogues = {name: found[name] for name in sorted(found, key=lambda name: sort_naturally(Path(name)))}
     return result
 
@@ -270,7 +270,7 @@ def _open_contexts(folder: Path) -> Callable[[str], list[tuple[str, Path]]]:
     """Return a function giving role and file of each turn before a dialogue's last answer."""
     by_name, by_folder = _group_by_name(folder, None, {}), _group_by_folder(folder)
     if not by_name and not by_folder:
-        raise ValueError(f"{folder}: holds no user's turns; put NAME.wav, or a folder NAME, there for each dialogue.")
+        raise ValueError(f"{folder}: has no user turns; put NAME.wav, or a folder NAME, there for each dialogue.")
 
     def find(name: str) -> list[tuple[str, Path]]:
         if name in by_name:

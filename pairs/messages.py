@@ -4,7 +4,7 @@ A JSON file holds `{"turns": [...]}` or the list alone; a turn is `{"role", "aud
 message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file per turn:
 with `user` or `assistant` in each name, else ordered by name with numbers as numbers, the user first; a `.txt` file of
 the same name is the turn's transcript. Two files of one length without turn numbers are refused as the channels of a
-call, unless the form `turns` is requested. Hidden files, and those that macOS adds, are no recordings.
+call, unless the form `turns` is requested. Hidden files, and those that macOS adds, are not recordings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?=[ _.-]?\d*$)", re.IGNORE
 _NUMBERED_SPEAKER = re.compile(r"(?<![^ _.-])(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
 GAP_S = 1.0
 _MAX_NAME, _MAX_PATH = 200, 4096
-# Keys of a file or a row that hold a dialogue.
+# Keys of a dialogue in a file or a row.
 _HOLDERS = ("turns", "messages", "dialogue")
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000
@@ -191,7 +191,7 @@ def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
         sides = [file for file in files if not is_mix(file)]
         files = sides if sides and all(_ROLE.search(file.stem) for file in sides) else files
         if not files:
-            raise DialogueError(f"{path}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} per turn into it.")
+            raise DialogueError(f"{path}: has no audio files; put one {'/'.join(AUDIO_SUFFIXES)} per turn into it.")
         recorded = list_turns(order_turns(files, path), form)
         return [{**turn, "audio": Path(turn["audio"]).name} for turn in recorded], path
     if not os.path.isfile(path):
@@ -205,7 +205,7 @@ def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
         raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
     turns = next((data[key] for key in _HOLDERS if key in data), None) if isinstance(data, dict) else data
     if not isinstance(turns, list):
-        raise DialogueError(f'{path}: holds no list of turns; give {{"turns": [...]}} or the list alone.')
+        raise DialogueError(f'{path}: has no list of turns; give {{"turns": [...]}} or the list alone.')
     return turns, path.parent
 
 
@@ -250,7 +250,7 @@ def list_turns(files: Sequence[tuple[str, Path]], form: Form | None) -> list[dic
 
 
 def require_turns(files: Sequence[Path], form: Form | None = None) -> None:
-    """Raise `DialogueError` for two recordings of one length: the channels of a call, which are no turns."""
+    """Raise `DialogueError` for two recordings of one length: the channels of a call, which are not turns."""
     if form == "turns" or len(files) != 2:
         return
     first, second = (re.findall(r"\d+", _NUMBERED_SPEAKER.sub("", file.stem)) for file in files)

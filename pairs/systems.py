@@ -55,7 +55,7 @@ def read_systems(
         raise UserError("there is no system; give two or more folders or tables of dialogues.")
     named = name_systems(list(map(str, paths)))
     if user_turns is not None and not any(Path(path).is_dir() for path in named.values()):
-        raise UserError("--user_turns is for folders of recordings; a table holds the user's turns itself.")
+        raise UserError("--user_turns is for folders of recordings; a table has the user's turns itself.")
     systems: list[System] = []
     try:
         for name, path in named.items():

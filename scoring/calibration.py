@@ -153,7 +153,7 @@ class Calibration:
     def _find(self, subset: str) -> Mapping[str, Any]:
         fitted: Mapping[str, Mapping[str, Any]] = self.parameters["subsets"]
         if subset not in fitted:
-            raise ValueError(f"the calibration knows the subsets {', '.join(sorted(fitted))}, not {subset}; name one.")
+            raise ValueError(f"the calibration has the subsets {', '.join(sorted(fitted))}, not {subset}; name one.")
         return fitted[subset]
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .scorer import Scorer, ScorerOptions
 
     class Options(ScorerOptions, total=False):
-        """The options of [`reward_fn`]: its own, those of `Scorer.from_pretrained`, and `processor`."""
+        """The options of [`reward_fn`] and of `Scorer.from_pretrained`, and `processor`."""
 
         criterion: str
         speak: Speak | None
@@ -74,7 +74,7 @@ _counting = threading.Lock()
 
 
 def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Unpack[Options]) -> RewardFunction:
-    """Build a reward function for `GRPOTrainer(reward_funcs=...)`; each reward is that of `Scorer.score`.
+    """Build a reward function for `GRPOTrainer(reward_funcs=...)`; rewards are as in `Scorer.score`.
 
     The sound of a completion is the first of: an audio item in the completion message itself, a column
     (`completion_audio_column`), a synthesizer (`speak`).
@@ -289,7 +289,7 @@ class _Rewarder:
             answers = _read_messages(completion, "assistant")
             if (roles := [answer["role"] for answer in answers]) != ["assistant"]:
                 raise ValueError(f"the completion's messages have the roles {roles}; give one assistant message.")
-            # An empty text is no turn, and a synthesizer may fail on it.
+            # An empty text is not a turn, and a synthesizer may fail on it.
             content = [item for item in answers[0]["content"] if "text" not in item or str(item["text"]).strip()]
             answer = {"role": "assistant", "content": content}
             _add_recording(answer, completion_audio)
@@ -386,7 +386,7 @@ class RewardFunction(_Rewarder):
 class AsyncRewardFunction(_Rewarder):
     """Reward completions without blocking the event loop; built by [`async_reward_fn`].
 
-    Attributes are those of [`RewardFunction`].
+    It has the attributes of [`RewardFunction`].
     """
 
     async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Rewards:

@@ -205,7 +205,7 @@ class Scorer:
         Args:
             pretrained_model_name_or_path (`str` or `Path`, *optional*, defaults to `"nano"`): Folder or Hub id of a
                 checkpoint or of adapters, or `"nano"` or `"small"`, the models of the package.
-            dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default that of the checkpoint's
+            dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default as in the checkpoint's
                 configuration. `"fast"` computes products in bfloat16 where the hardware does, and everything between
                 them in float32. Pooling and head are always float32.
             device (`str` or `torch.device`, *optional*): Where to compute; by default the accelerator if there is one.
@@ -275,7 +275,7 @@ class Scorer:
                 [`read_dialogue`]: the path of a JSON file or a folder, a tuple of the user's recording and the answer,
                 a list of turns or messages such as a side of a row, or a `Dialogue`.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
-            groups (`list`, *optional*): A value for each dialogue; those of equal value are computed together.
+            groups (`list`, *optional*): A value for each dialogue; dialogues of equal value are computed together.
             options: `calibrated`, `subsets`, `heard` and `progress`, as in `iter_scores`.
 
         Returns:

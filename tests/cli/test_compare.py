@@ -303,7 +303,7 @@ def test_a_call_without_a_folder_leaves_nothing_and_equal_systems_do_not_differ(
         ("a notes.txt", r"notes\.txt: is neither a folder nor one of \.json"),
         ("a b --user_turns none", "none: no such folder"),
         ("a b/d00", r"d00: its recordings, such as 0\.wav, name no user's turn"),
-        ("a empty", "empty: holds no dialogues"),
+        ("a empty", "empty: has no dialogues"),
         ("a other", "no dialogue is in all of 2 systems: a has d00, d01, d02; other has z"),
         ("a broken", r"none of 1 dialogues can be compared; broken, d00: .*cannot be decoded"),
         ("a b --criterion humor", "criterion is 'humor'; this model knows colloquialness, joint"),

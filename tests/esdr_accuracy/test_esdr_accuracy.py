@@ -227,11 +227,12 @@ def test_evaluate_loads_the_folder_with_its_relative_import(tmp_path, monkeypatc
     columns = {"chosen": [1.0, 1 + 1e-12], "rejected": [0.0, 1.0], "subset": ["wild", "scripted"]}
     assert metric.compute(**columns, group_id=None) == pairwise_accuracy(**columns)
     assert metric.compute(**columns, group_id=["a", "a"], seed=5)["num_groups"]["overall_micro"] == 1
+    assert metric.compute([2.0, 1.0], [1.0, 1.5]) == pairwise_accuracy([2.0, 1.0], [1.0, 1.5], ["all", "all"])
     with_none = {"chosen": [1.0, None], "rejected": [0.0, 0.0], "subset": ["wild", "wild"]}
     assert metric.compute(**with_none, nan="wrong")["num_invalid"]["wild"] == 1
     for pair in zip(*columns.values(), strict=True):
         metric.add(**dict(zip(columns, pair, strict=True)))
     assert metric.compute()["modality_macro"] == 1.0
-    for change, named in (({"subset": None}, "subset is missing"), ({"subset": ["wild", "wlid"]}, "'wlid'")):
+    for change, named in (({"rejected": None}, "rejected is missing"), ({"subset": ["wild", "wlid"]}, "'wlid'")):
         with pytest.raises(ValueError, match=named):
             metric.compute(**{**columns, **change})

@@ -218,7 +218,7 @@ def test_a_backbone_that_holds_a_reward_head_already_is_refused(fixtures_dir, tm
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({**tensors, "score_head.weight": torch.zeros(1, 64)}, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(
-        ValueError, match=r"holds a reward head already \(score_head.weight\); load it with from_pretrained"
+        ValueError, match=r"has a reward head already \(score_head.weight\); load it with from_pretrained"
     ):
         SDiaRewardModel.from_backbone(tmp_path)
 

@@ -139,7 +139,7 @@ REFUSED = {
     "an unexpected tensor": (
         {"extra": {"model.layers.9.mlp.up_proj.weight": torch.zeros(1)}},
         {},
-        r"holds 1 tensors without a place \(model.layers.9.mlp.up_proj.weight\)",
+        r"has 1 tensors without a place \(model.layers.9.mlp.up_proj.weight\)",
     ),
     "another shape": (
         {"extra": {"score_head.weight": torch.zeros(2, 64)}},
@@ -152,7 +152,7 @@ REFUSED = {
     "mean with a pooler": (
         {"pooling_mode": "attention"},
         {"pooling_mode": "mean"},
-        "holds the attention pooler.*'mean'; give attention",
+        "has the attention pooler.*'mean'; give attention",
     ),
     "an unknown pooling": ({}, {"pooling_mode": "max"}, "'max'; choose one of mean, attention, last_token"),
 }
@@ -196,9 +196,9 @@ def test_a_released_checkpoint_is_scored_with_and_without_its_own_prompt(tmp_pat
     released = write_official(tmp_path)
     dialogues = [make_dialogue(0.3, 0.2)]
     rewards = Scorer.from_pretrained(released, device="cpu").score(dialogues)
-    assert "holds no system prompt" in caplog.text
+    assert "has no system prompt" in caplog.text
     caplog.clear()
     prompted = Scorer.from_pretrained(released, device="cpu", prompts={"joint": "Is it any good?"})
-    assert "holds no system prompt" not in caplog.text
+    assert "has no system prompt" not in caplog.text
     assert prompted.processor.max_turn_s == 300.0
     assert prompted.score(dialogues) != pytest.approx(rewards, abs=1e-2)

@@ -70,7 +70,7 @@ def test_by_subset_is_the_formula_with_the_parameters_of_each_subset(parameters)
         assert calibration.by_subset(3.5, subset) == expected
         assert calibration.compute_probability(math.log(3) * of_subset["temperature"], subset) == pytest.approx(0.75)
     assert calibration.by_subset(-7.0, "colloquialness") == pytest.approx(0.0, abs=1e-6)
-    with pytest.raises(ValueError, match="the calibration knows the subsets"):
+    with pytest.raises(ValueError, match="the calibration has the subsets"):
         calibration.compute_probability(1.0, "nowhere")
     assert [sigmoid(each) for each in (0.0, math.log(3), 800.0, -800.0)] == pytest.approx([0.5, 0.75, 1.0, 0.0])
 
@@ -121,7 +121,7 @@ def test_calibrated_scores_are_the_calibration_of_the_rewards(scorer, parameters
     ("options", "message"),
     [
         ({"subsets": "wild"}, "subsets are for calibrated rewards"),
-        ({"calibrated": True, "subsets": "radio"}, "knows the subsets colloquialness, wild, not radio"),
+        ({"calibrated": True, "subsets": "radio"}, "has the subsets colloquialness, wild, not radio"),
         ({"calibrated": True, "subsets": ["wild"]}, "got 1 subsets for 2 dialogues"),
     ],
 )

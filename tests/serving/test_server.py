@@ -153,7 +153,7 @@ def test_a_bad_dialogue_in_a_batch_is_explained_and_hurts_no_other(url, client, 
     mixed = [add_token(each) if k % 3 == 0 else each for k, each in enumerate(dialogues)]
     for k, result in enumerate(client.score_or_reason(mixed)):
         if k % 3 == 0:
-            assert result.startswith("turn 2: its text holds the control token")
+            assert result.startswith("turn 2: its text has the control token")
         else:
             assert result == pytest.approx(rewards[k], abs=1e-5)
     answer = post(url, json={"dialogues": [encode_dialogue(each) for each in mixed[:2]]})
