@@ -13,6 +13,8 @@ WAVREWARD_ARXIV = "2505.09558"
 PACKAGE: Path = Path(__file__).resolve().parents[1]
 
 NANO: Path = PACKAGE / "checkpoints" / "nano"
+# Where training begins from an untrained model of that size.
+NEW_NANO = "new-nano"
 # Holds the projection only; the towers come from other packages.
 SMALL: Path = PACKAGE / "checkpoints" / "small"
 # One test pair of the open data; licences in its `README.md`.

@@ -110,8 +110,8 @@ class SDiaRewardModelConfig(ModelConfig):
     """The model to begin from, and what of it is trained: all, with `use_peft` adapters, or the head alone."""
 
     model_name_or_path: str = make_option(
-        str(NANO),
-        "Checkpoint or Qwen2.5-Omni backbone (Hub id or folder), small, or nano for a new model of that size.",
+        NANO.name,
+        "nano, small, or a checkpoint or Qwen2.5-Omni backbone (Hub id or folder); new-nano for an untrained nano.",
     )
     freeze_backbone: bool = make_option(False, "Train the head alone: score, and attention pooler if there is one.")
     folds: int | None = make_option(
