@@ -115,7 +115,7 @@ class SDiaRewardModelConfig(ModelConfig):
     )
     freeze_backbone: bool = make_option(False, "Train the head alone: score, and attention pooler if there is one.")
     folds: int | None = make_option(
-        None, "Folds of groups; first score the pairs of each fold with a head trained on the others."
+        None, "Cross-validate the head on this number of folds of groups, then train it on all pairs."
     )
     through_backbone: bool = make_option(False, "Train a head without cached features: run the backbone in each step.")
     from_cache: str | None = make_option(None, "Folder of a head's cached features; by default output_dir/features.")
