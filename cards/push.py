@@ -36,7 +36,7 @@ from sdiareward.checkpoint_io.training_record import PAIRS_RECORD, find_record
 from sdiareward.common.errors import UserError
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import split_commit
-from sdiareward.common.package import CARDS, DEMO, METRIC, PACKAGE, __version__
+from sdiareward.common.package import CARDS, DEMO, METRIC, NANO, NEW_NANO, PACKAGE, __version__
 
 from . import dataset_card, model_card
 
@@ -261,7 +261,7 @@ def _list_checkpoint_files(release: model_card.ModelRelease, recorded_base: str 
     if release.kind == "model":
         weights = list_weight_files(checkpoint)
         names += weights if weights == [WEIGHTS] else [WEIGHTS_INDEX, *weights]
-        if recorded_base == "nano" or str(base).startswith("openai/whisper-"):
+        if recorded_base in (NANO.name, NEW_NANO) or str(base).startswith("openai/whisper-"):
             files.append(_plan_notice("whisper.txt"))
     elif release.kind == "lora":
         names.append(ADAPTER_WEIGHTS)

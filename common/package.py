@@ -13,6 +13,8 @@ WAVREWARD_ARXIV = "2505.09558"
 PACKAGE: Path = Path(__file__).resolve().parents[1]
 
 NANO: Path = PACKAGE / "checkpoints" / "nano"
+# Training begins from an untrained model of this size.
+NEW_NANO = "new-nano"
 # Holds the projection only; other packages provide the towers.
 SMALL: Path = PACKAGE / "checkpoints" / "small"
 # One test pair of the open data; licences in its `README.md`.

@@ -110,12 +110,12 @@ class SDiaRewardModelConfig(ModelConfig):
     """The model to begin from, and what of it is trained: all, with `use_peft` adapters, or the head alone."""
 
     model_name_or_path: str = make_option(
-        str(NANO),
-        "Checkpoint or Qwen2.5-Omni backbone (Hub id or folder), small, or nano for a new model of that size.",
+        NANO.name,
+        "nano, small, or a checkpoint or Qwen2.5-Omni backbone (Hub id or folder); new-nano for an untrained nano.",
     )
     freeze_backbone: bool = make_option(False, "Train the head alone: score, and attention pooler if there is one.")
     folds: int | None = make_option(
-        None, "Folds of groups; first score the pairs of each fold with a head trained on the others."
+        None, "Cross-validate the head on this number of folds of groups, then train it on all pairs."
     )
     through_backbone: bool = make_option(False, "Train a head without cached features: run the backbone in each step.")
     from_cache: str | None = make_option(None, "Folder of a head's cached features; by default output_dir/features.")

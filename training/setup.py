@@ -25,6 +25,7 @@ from sdiareward.checkpoint_io.files import list_checkpoint_tensors
 from sdiareward.checkpoint_io.models import find_checkpoint, fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.hub import fetch_snapshot, find_snapshot, split_commit
+from sdiareward.common.package import NEW_NANO
 from sdiareward.configuration_sdiareward import SDiaRewardConfig, name_prompts
 from sdiareward.loading_sdiareward import HEAD, check_shapes, list_shapes, read_thinker_config, to_native_key
 from sdiareward.modeling_sdiareward import (
@@ -135,8 +136,8 @@ class TrainingSetup:
 
 
 def resolve_base_model(name: str, training: TrainingArguments) -> str:
-    """Return the checkpoint to start from: `"small"` is part of the package, `"nano"` is built anew."""
-    if name != "nano":
+    """Return the checkpoint to start from; `"nano"` and `"small"` are in the package, `"new-nano"` is built anew."""
+    if name != NEW_NANO:
         found = find_checkpoint(name)
         if not Path(found).is_dir():
             fetch_snapshot(found, ["config.json"])

@@ -126,7 +126,7 @@ CHANGES = {
     **{"center_rewards_coefficient": 0.1, "data_seed": 5, "num_train_epochs": 4, "max_steps": 5, "max_length": 9},
     **{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "dataloader_drop_last": True},
     **{"through_backbone": True, "max_turn_s": 0.3, "augmentations": "channel", "validation_share": 0.2},
-    **{"max_eval_samples": 2, "mode": "full", "model_name_or_path": "nano"},
+    **{"max_eval_samples": 2, "mode": "full", "model_name_or_path": "new-nano"},
 }
 SAME = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "save_steps": 2, "logging_steps": 1}
 

@@ -196,7 +196,7 @@ def test_the_main_process_builds_nano(tmp_path):
         training = SimpleNamespace(
             output_dir=str(tmp_path), seed=0, process_index=process_index, main_process_first=main_process_first
         )
-        assert resolve_base_model("nano", training) == str(tmp_path / "init")
+        assert resolve_base_model("new-nano", training) == str(tmp_path / "init")
         assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
     assert order == ["waited", "resumed"] * 2
 
