@@ -211,7 +211,7 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             inputs_embeds = self.model.get_input_embeddings()(input_ids)
         if audio_features is None and input_features is not None:
             if feature_attention_mask is None:
-                raise ValueError("input_features have no feature_attention_mask; pass the mask of SDiaRewardProcessor.")
+                raise ValueError("input_features have no feature_attention_mask; pass the processor's mask.")
             if self.config.stack_factor > 1:
                 audio_features = self.encode_audio(input_features, feature_attention_mask)
         if audio_features is not None:
