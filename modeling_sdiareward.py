@@ -48,11 +48,17 @@ _WITHOUT_EFFECT = {"use_cache", "num_items_in_batch"}  # trainers pass them to e
 
 
 class SDiaRewardModel(SDiaRewardPreTrainedModel):
-    """Score spoken dialogues with a scalar reward.
+    """Score spoken dialogues with a scalar reward; [`Scorer`] does so in batches.
+
+    Args:
+        config ([`SDiaRewardConfig`]): Sizes, pooling and prompts. `from_pretrained` loads a checkpoint instead.
 
     Examples:
-        >>> model = SDiaRewardModel.from_pretrained("checkpoints/nano")  # doctest: +SKIP
-        >>> rewards = model(**processor(dialogues, criterion="joint")).logits  # doctest: +SKIP
+        >>> from sdiareward import SDiaRewardModel, SDiaRewardProcessor, example_dialogues
+        >>> model, processor = SDiaRewardModel.from_pretrained("nano"), SDiaRewardProcessor.from_pretrained("nano")
+        >>> inputs = processor(example_dialogues(), criterion="modality")
+        >>> model(**inputs).logits.shape  # Rewards; higher is better.
+        torch.Size([2, 1])
     """
 
     config: SDiaRewardConfig  # type: ignore[assignment]  # the parent's annotation is for the full Omni model
