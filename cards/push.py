@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sdiareward.checkpoint_io.files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    FOLDS,
     REMOTE_CODE,
     WEIGHTS,
     WEIGHTS_INDEX,
@@ -193,6 +194,8 @@ def plan_model(
     files = [_plan("README.md", model_card.render_model_card(release))]
     if (hashes := find_record(checkpoint, PAIRS_RECORD, beside=is_adapter)) is not None:
         files.append(_plan(PAIRS_RECORD, hashes))
+    if (checkpoint / FOLDS).is_file():
+        files.append(_plan_file(checkpoint, FOLDS))
     if release.has_figure:
         files.append(_plan(model_card.FIGURE, measured_path.parent / model_card.FIGURE))
     if measured and (data := model_card.find_hub_id(measured)):
@@ -223,7 +226,8 @@ def _list_notes(
     if release.kind != "model":
         notes.append(f"it needs the base {release.base_model}, which others load from the Hub under that name.")
     if release.results is None:
-        notes.append(f"there is no {results}: the card states that the model was not evaluated.")
+        measured = "reports the cross-validation only" if (checkpoint / FOLDS).is_file() else "reports no evaluation"
+        notes.append(f"there is no {results}: the card {measured}.")
     elif (name := Path(release.results["config"]["model"]).name) != checkpoint.resolve().name:
         notes.append(f"the results are of {name}; make sure it is this one.")
     if release.results and not model_card.find_hub_id(release.results):

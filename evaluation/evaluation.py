@@ -15,7 +15,7 @@ from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.machine import describe_run
 from sdiareward.common.tables import Results
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, explain_criterion, sample_rows
+from sdiareward.pairs.labels import describe_pairs, sample_rows
 from sdiareward.pairs.loading import load_pairs
 
 from .arguments import EvalArguments
@@ -23,7 +23,7 @@ from .baselines import load_baseline_pairs, score_with_baselines
 from .report.content import read_training_runs
 from .report.figures import plot_rewards
 from .report.sections import render_markdown, write_page
-from .scores import ModelPairScorer, find_disagreements, read_evaluation, score_pairs
+from .scores import ModelPairScorer, choose_criterion, find_disagreements, read_evaluation, score_pairs
 from .summary import Record, Scores, find_heard, find_overlap, sum_cut, sum_timing, summarise
 
 
@@ -121,8 +121,11 @@ def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]
     training = read_training_runs(args.training)
     source: Record = {"name": args.dataset_config, "audio_root": args.audio_root, "criterion": args.criterion}
     pairs = load_pairs(args.dataset, args.split, **source)
-    if judge is None and (notice := explain_criterion(pairs)):
+    chosen, notice = choose_criterion(pairs, str(args.model)) if judge is None else (None, None)
+    if notice:
         logger.warning("sdiareward: notice: %s", notice)
+        source["criterion"] = chosen
+        pairs = load_pairs(args.dataset, args.split, **source)
     labels = describe_pairs(pairs)
     if args.max_samples is not None and labels:
         rows = sorted(sample_rows(labels, args.max_samples, args.seed))

@@ -23,7 +23,7 @@ from sdiareward.common.tables import (
 from sdiareward.pairs.schema import SIDES
 
 from .baselines import KINDS, cross_fit_baseline
-from .scores import compute_margin, is_right
+from .scores import is_right
 from .statistics import Clusters, compare, deal_folds
 from .summary import Labels, Record, Scores, compute_accuracy, find_overlap, select_column
 
@@ -45,7 +45,7 @@ _OPTIONS: Record = {"num_bootstrap": 1000, "seed": 0}
 
 
 def deal_units(units: Sequence[str], labels: Labels, num_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each pair: whole units, those of each criterion evenly."""
+    """Return the fold of each pair: whole units, with the units of each criterion spread evenly."""
     return deal_folds([f"seed {seed}, {unit}" for unit in units], [label["criterion"] for label in labels], num_folds)
 
 
@@ -94,7 +94,7 @@ def _measure(labels: Labels, by_scorer: Mapping[str, Scores]) -> Record:
     measured: Record = {}
     for name, found in scores.items():
         column = select_column(compute_accuracy(labels, by_scorer[name], _OPTIONS), "overall_micro")
-        margin = clusters.measure(list(map(compute_margin, found)))
+        margin = clusters.measure([score["chosen"] - score["rejected"] for score in found])
         measured[name] = {
             "num_pairs": len(labels),
             **column,

@@ -32,14 +32,6 @@ def name_criterion(criterion: str | None) -> str:
     return criterion or "joint"
 
 
-def explain_criterion(pairs: datasets.Dataset) -> str | None:
-    """Return a notice if pairs have no criterion, so that they are scored under `joint`."""
-    if "criterion" in pairs.column_names:
-        return None
-    choices = "--criterion modality (how a dialogue sounds) or colloquialness (how it is worded)"
-    return f"the pairs have no column criterion and are scored under joint; choose another with {choices}"
-
-
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return the labels of each pair, without reading its audio.
 
@@ -114,7 +106,8 @@ def split_synthesizers(synthesizer: str | None) -> set[str]:
 def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
     """Return what the `run.json` of a model records about its training pairs."""
     names = {name: sorted(set(pairs[name]) - {None, ""}) for name in _ORIGINS if name in pairs.column_names}
-    return {"num_pairs": len(pairs), **{f"{name}s": names.get(name) for name in _ORIGINS}}
+    criteria = sorted(set(map(name_criterion, pairs["criterion"]))) if "criterion" in pairs.column_names else ["joint"]
+    return {"num_pairs": len(pairs), "criteria": criteria, **{f"{name}s": names.get(name) for name in _ORIGINS}}
 
 
 def require_other_recordings(

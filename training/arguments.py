@@ -1,6 +1,6 @@
-"""The options of `sdiareward train`: those of TRL's reward script, and what spoken pairs need beside them.
+"""The options of `sdiareward train`: the options of TRL's reward script, and what spoken pairs add to them.
 
-An option that would change nothing, alone or beside the others, is refused before anything is loaded.
+An option that would change nothing is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class SDiaRewardModelConfig(ModelConfig):
 class RewardTrainingConfig(RewardConfig):
     """`trl.RewardConfig` whose precision fits the machine and whose schedule fits what is trained, on how many pairs.
 
-    Without a GPU for bfloat16, training is in float32. `choose_schedule` sets what is not given.
+    Without a GPU for bfloat16, training runs in float32. `choose_schedule` sets what is not given.
     """
 
     learning_rate: float | None = make_option(None, "Largest rate; by default by what is trained.")  # type: ignore
@@ -184,7 +184,7 @@ class RewardTrainingConfig(RewardConfig):
 
     def __post_init__(self) -> None:
         if self.activation_checkpointing is None:
-            # TRL sets the older name, of which the library warns.
+            # TRL sets the older name, and the library warns about it.
             self.activation_checkpointing = self.gradient_checkpointing
         is_chosen = self.bf16 is None and not self.fp16
         if is_chosen:

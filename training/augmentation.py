@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import datasets
 
 _TRAINING = {name: perturbation for name, perturbation in PERTURBATIONS.items() if not perturbation.is_held_out}
-# Names that stand for several perturbations, none of which is held out for the audit.
+# Names of several perturbations each. None is held out for the audit.
 PRESETS = {
     "all": tuple(_TRAINING),
     # Microphone, room, line and file: nothing moves in time.
@@ -86,7 +86,7 @@ class AugmentationSettings:
         if self.augment_sides not in AUGMENT_SIDES:
             raise ValueError(f"augment_sides is {self.augment_sides!r}; it must be one of {', '.join(AUGMENT_SIDES)}.")
         if not 0 < self.hard_negative_share <= 1:
-            raise ValueError(f"hard_negative_share is {self.hard_negative_share:g}; it must lie above 0, up to 1.")
+            raise ValueError(f"hard_negative_share is {self.hard_negative_share:g}; it must be above 0 and at most 1.")
         self.list_perturbations()
         self.find_attacks()
         for name, needed in _NEEDED_BY.items():

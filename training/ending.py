@@ -90,7 +90,7 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
         lines.append(f"Skipped: {len(skipped)} pairs, such as {one}; all: {Path(folder) / 'skipped.jsonl'}")
     if setup.num_cut_turns:
         seconds = setup.processor.max_turn_s
-        lines.append(f"Cut: {setup.num_cut_turns} turns, of which this model hears the first {seconds:g} s")
+        lines.append(f"Cut: {setup.num_cut_turns} turns; this model hears the first {seconds:g} s of each")
     if setup.model_args.folds:
         return "\n".join([*lines, f"Next: sdiareward push model {folder} NAME --preview {folder.rstrip('/')}-card"])
     # A file is one split, which the model has now seen.
@@ -100,7 +100,7 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
 
 
 def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int]:
-    """Return the validation before training and that of the model that is saved, and the step of the latter."""
+    """Return the validation metrics before training and of the saved model, and the step of the saved model."""
     state, args = trainer.state, trainer.args
     step = state.best_global_step if args.load_best_model_at_end and state.best_global_step else state.global_step
     measured = [line for line in state.log_history if "eval_accuracy" in line]

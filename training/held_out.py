@@ -53,7 +53,7 @@ def load_splits(
             *notices,
             *([f"groups share no prompt and no recording, except what most have{common}"] * bool(common)),
         ]
-    if len(names) > 1 and (notice := _leave_out_shared(splits)):
+    if len(names) > 1 and (notice := _remove_shared(splits)):
         notices.append(notice)
     if args.max_eval_samples is not None:
         rows = draw_rows(len(splits["validation"]), args.max_eval_samples, seed)
@@ -125,7 +125,7 @@ def _list_shared(pairs: datasets.Dataset) -> list[set[Key]]:
 
 
 def _find_units(shared: Sequence[set[Key]]) -> tuple[list[int], set[Key]]:
-    """Return the first pair of each pair's unit, and what joins none because it would join all.
+    """Return the first pair of each pair's unit, and the keys that are ignored because they would join all pairs.
 
     A prompt or recording that most pairs have, such as a greeting, cannot be held out.
     """
@@ -157,7 +157,7 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
         raise PairsError(f"{' and '.join(names)}: the types of their columns differ: {error}") from error
 
 
-def _leave_out_shared(splits: dict[str, datasets.Dataset]) -> str | None:
+def _remove_shared(splits: dict[str, datasets.Dataset]) -> str | None:
     """Remove from validation the pairs that share something with training; return a notice."""
     validation = splits["validation"]
     every = [keys for split in SPLITS for keys in _list_shared(splits[split])]
@@ -168,7 +168,7 @@ def _leave_out_shared(splits: dict[str, datasets.Dataset]) -> str | None:
         found = f"all pairs of 'validation', such as {name_pairs(validation)[0]}, {what}"
         raise PairsError(f"{found}; omit one of them, or split them by the same groups.")
     splits["validation"] = validation.select(sorted(set(range(len(validation))) - set(shared)))
-    return f"{len(shared)} of {len(validation)} pairs are left out of validation: they {what}"
+    return f"{len(shared)} of {len(validation)} pairs are removed from validation: they {what}"
 
 
 def _hold_out(

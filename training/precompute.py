@@ -104,7 +104,7 @@ def precompute_pairs(
     found = found.select(np.argsort(found["row"]))
     usable, skipped = _select_usable(found, split, max_length)
     found = found.remove_columns(["kind", "reason", "longest"]).select(usable)
-    # Encoded rows need no turns, and the collator reads those of augmented pairs.
+    # Encoded rows need no turns. The collator reads the turns of augmented pairs.
     if model is not None or isinstance(pairs, AugmentedPairs):
         return found, skipped
     kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(usable)
@@ -135,7 +135,7 @@ def cache_pairs(
         groups += [(split, row) for row in numbers for _ in SIDES]
         is_own += [row % state.num_processes == state.process_index for row in range(len(numbers)) for _ in SIDES]
     every: Any = ConcatDataset(dialogues)  # type: ignore[arg-type]
-    keys = cache.keys(every, prompts, progress=True)
+    keys: Any = cache.keys(every, prompts, progress=True)
     own = [key if is_mine else None for key, is_mine in zip(keys, is_own, strict=True)]
     if cache.missing(own):
         cache.fill(load_scorer(), every, prompts, keys=own, groups=groups, progress=True)

@@ -69,7 +69,7 @@ def _record(
 ) -> None:
     now = json.loads(json.dumps(values, default=str))
     if checkpoint is not None:
-        # The checkpoint's own, or that of the folder that holds it.
+        # In the checkpoint, or in the folder that holds it.
         path = next((each for each in (checkpoint / name, checkpoint.parent / name) if each.exists()), None)
         if path is None:
             found = f"{checkpoint}: lacks {name}, the {what} that its run began with"
@@ -78,7 +78,7 @@ def _record(
         # An option that another version of a library added or removed cannot be compared.
         if changed := [key for key in now if key in before and before[key] != now[key]]:
             listed = "; ".join(f"{key} was {_show(before[key])}, now {_show(now[key])}" for key in changed)
-            began = f"{checkpoint}: its run began with other {what} ({listed})"
+            began = f"{checkpoint}: its run began with different {what} ({listed})"
             raise OptionError(f"{began}, which cannot change; {remedy}, or train in another output_dir.")
     if not training.process_index:
         output = Path(str(training.output_dir))

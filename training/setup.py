@@ -108,7 +108,7 @@ class SDiaRewardHead(PreTrainedModel):
 
 @dataclass
 class TrainingSetup:
-    """What a trainer is made of; `splits` are rows, of which `collator` makes batches."""
+    """The parts of a trainer; `collator` makes batches from the rows of `splits`."""
 
     model: Any
     processor: SDiaRewardProcessor
@@ -135,7 +135,7 @@ class TrainingSetup:
 
 
 def resolve_base_model(name: str, training: TrainingArguments) -> str:
-    """Return the checkpoint to start from: `"small"` is that of the package, `"nano"` a new one."""
+    """Return the checkpoint to start from: `"small"` is part of the package, `"nano"` is built anew."""
     if name != "nano":
         found = find_checkpoint(name)
         if not Path(found).is_dir():
@@ -239,7 +239,7 @@ def load_model(
     prompts: Mapping[str, str] | None = None,
     max_turn_s: float | None = None,
 ) -> tuple[Any, SDiaRewardProcessor]:
-    """Return the model to train, or its head alone, and its processor; `pooling_mode` is that of a new head."""
+    """Return the model to train, or its head alone, and its processor; a new head pools by `pooling_mode`."""
     kind: Any = SDiaRewardHead if head_only else SDiaRewardModel
     options = {} if head_only else {"dtype": dtype}
     if HEAD in map(to_native_key, list_checkpoint_tensors(base_model)):

@@ -4,7 +4,7 @@ Loss, centering and metric names are TRL's own: `compute_loss` takes one micro-b
 first half, and computes `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. This trainer adds
 `label_smoothing_factor`, which TRL ignores: the share of pairs whose label is assumed to be wrong. It also splits a
 step into micro-batches that fit in memory. The split is exact: for any micro-batches and any number of processes, the
-gradient is that of the mean over all pairs of the step.
+gradient is the gradient of the mean over all pairs of the step.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
         """Write no card: TRL's describes a text model; `cards.model_card` renders one from the finished run."""
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse the weights of another model, of which the library would load what fits."""
+        """Refuse the weights of another model; the library would load the tensors that fit."""
         if names := [*load_result.missing_keys, *load_result.unexpected_keys]:
             lacks, has = len(load_result.missing_keys), len(load_result.unexpected_keys)
             found = f"it lacks {lacks} tensors and has {has} others, such as {names[0]}"

@@ -55,7 +55,8 @@ def test_a_stage_that_base_and_adapters_share_is_listed_once(save):
     pairs = datasets.Dataset.from_dict({"pair_id": ["p"], "source": ["plays"]})
     heard = describe_heard(pairs, [base, adapters, None])
     assert heard["earlier_stages"] == [stage("a"), stage("b")]
-    assert heard["trained_on"] == {"num_pairs": 1, "synthesizers": None, "sources": ["plays"], "licenses": None}
+    about = {"num_pairs": 1, "criteria": ["joint"], "synthesizers": None, "sources": ["plays"], "licenses": None}
+    assert heard["trained_on"] == about
 
 
 def test_what_a_trained_model_without_a_record_heard_is_not_known(save, tmp_path):

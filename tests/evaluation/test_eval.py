@@ -22,7 +22,7 @@ from sdiareward.audio_sdiareward import AudioError, Heard, is_silent
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.common.package import NANO
 from sdiareward.evaluation.calibrate import find_calibration_warnings
-from sdiareward.evaluation.scores import read_evaluation
+from sdiareward.evaluation.scores import choose_criterion, read_evaluation
 from sdiareward.evaluation.summary import find_heard
 from sdiareward.pairs import labels
 from sdiareward.pairs.loading import load_pairs
@@ -278,7 +278,7 @@ def test_own_pairs_without_labels_have_one_column_and_baselines_only_of_other_da
     own, other = write_unlabelled(world / "own"), write_unlabelled(world / "other", 6)
     _, out = run("--dataset", str(own), "--report")
     printed = capsys.readouterr().out
-    assert f"- Without baselines: {own} is one split; the key baseline_data of --config names" in printed
+    assert f"- No baselines: {own} has one split; give pairs to fit them on with the key baseline_data" in printed
     assert re.search(r"\| scorer +\| +all \|", printed)
     assert not any(title in printed for title in ("wild", "scripted", "micro", "colloq"))
     page = (out / "report" / "index.html").read_text()
@@ -337,7 +337,7 @@ def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wr
         yield from ((index, Features(np.zeros(1), reward)) for index, reward in enumerate(rewards))
 
     monkeypatch.setattr(StubScorer, "iter_features", broken)
-    assert check_refused(capsys, "1 pairs have a reward that is missing or not finite", run, "--no_baselines")
+    assert check_refused(capsys, "1 pairs have a missing or non-finite reward", run, "--no_baselines")
     accuracies = read_results(run("--no_baselines", nan="wrong")[1])["accuracies"]["model"]
     assert (accuracies["num_invalid"]["wild"], accuracies["overall_micro"]) == (1, 7 / 8)
 
@@ -392,3 +392,15 @@ def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(ru
     assert "2 trained on, with the same words and recordings" in printed and "split test" not in printed
     assert "trained on" in " ".join(find_calibration_warnings(read_evaluation(world / "new"), world / "checkpoint"))
     assert run("--dataset", str(world / "pairs" / "test.parquet"), "--split", "test")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("criteria", "chosen"), [(["modality"], "modality"), (["joint", "modality"], "joint"), (None, "joint")]
+)
+def test_pairs_without_a_criterion_are_scored_under_the_one_of_the_training(tmp_path, criteria, chosen):
+    if criteria:
+        (tmp_path / "run.json").write_text(json.dumps({"trained_on": {"criteria": criteria}}))
+    pairs = datasets.Dataset.from_dict({"pair_id": ["p"]})
+    found, notice = choose_criterion(pairs, tmp_path)
+    assert found == chosen and f"under {chosen}" in notice
+    assert choose_criterion(pairs.add_column("criterion", ["joint"]), tmp_path) == (None, None)

@@ -152,11 +152,11 @@ def test_an_option_of_another_kind_of_training_is_refused(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"augmentations": ["echo"]}, "the perturbation is 'echo'; it must be one of"),
+        ({"augmentations": ["echo"]}, "unknown perturbation 'echo'"),
         ({"augmentations": ["gain"], "augmented_copies": 0}, "augmented_copies is 0; give at least 1"),
         ({"augment_sides": "left"}, "augment_sides is 'left'; it must be one of both, each"),
         ({"hard_negatives": ["bribe"]}, "the hard negative is 'bribe'; it must be one of breaths, clicks"),
-        ({"hard_negative_share": 0.0}, "hard_negative_share is 0; it must lie above 0, up to 1"),
+        ({"hard_negative_share": 0.0}, "hard_negative_share is 0; it must be above 0 and at most 1"),
         ({"augmented_copies": 3}, "augmented_copies has no effect without augmentations"),
         ({"hard_negative_share": 0.5}, "hard_negative_share has no effect without hard_negatives"),
         ({"validation_share": 1.0}, "validation_share is 1"),

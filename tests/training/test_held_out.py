@@ -55,7 +55,7 @@ def test_a_group_that_another_data_set_trains_on_is_not_validated_on(tmp_path):
     splits, notices = load(first, second)
     assert splits["train"]["group_id"] == [*"abcdx"]
     assert splits["validation"]["group_id"] == [*"ey"]
-    assert [notice.split(":")[0] for notice in notices] == ["2 of 4 pairs are left out of validation"]
+    assert [notice.split(":")[0] for notice in notices] == ["2 of 4 pairs are removed from validation"]
     assert load(first)[0]["validation"]["group_id"] == [*"de"]
     other = _write_groups(tmp_path, "three", "dey", "b")
     with pytest.raises(PairsError, match="all pairs of 'validation', such as onevalidation0, share"):

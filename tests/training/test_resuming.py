@@ -112,7 +112,7 @@ def test_a_run_resumes_only_with_the_pairs_that_it_began_with(tmp_path):
     record_training_pairs({"train": rows}, training)
     record_training_pairs({"train": rows}, training, checkpoint)
     for other, counts in ((rows.select([0]), "2 pairs.*, now .1 pairs"), (swapped, "2 pairs.*, now .2 pairs")):
-        with pytest.raises(UserError, match=f"began with other pairs .train was .{counts}.* in another output"):
+        with pytest.raises(UserError, match=f"began with different pairs .train was .{counts}.* in another output"):
             record_training_pairs({"train": other}, training, checkpoint)
     record_training_pairs({"train": rows.select([0])}, training)
     with pytest.raises(UserError, match="1 pairs.*, now .2 pairs"):

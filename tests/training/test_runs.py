@@ -148,7 +148,7 @@ def test_a_run_lists_what_it_skips_and_counts_cut_turns(run_script, tone_pairs, 
     ]
     run = read_run(folder)
     assert (run["num_skipped_pairs"], run["trained_on"]["num_pairs"]) == (2, 2)
-    assert "Skipped: 2 pairs" in printed and f"Cut: {run['num_cut_turns']} turns, of which this model" in printed
+    assert "Skipped: 2 pairs" in printed and f"Cut: {run['num_cut_turns']} turns; this model hears" in printed
     assert run["num_cut_turns"] == 12
     assert len(json.loads((folder / "training_pairs.json").read_text())["pair_id"]) == 2
 
@@ -256,7 +256,13 @@ def test_a_file_is_trained_on_without_further_options_and_published(train, own_p
     next_run = f"sdiareward eval --model {out} --dataset OTHER_PAIRS --output_dir {out}-eval --report"
     assert following == f"Next: {next_run}"
     # What it heard is recorded for later evaluations, and is on its card.
-    record = {"num_pairs": 6, "synthesizers": ["bell", "chime"], "sources": None, "licenses": ["CC0-1.0"]}
+    record = {
+        "num_pairs": 6,
+        "criteria": ["colloquialness", "modality"],
+        "synthesizers": ["bell", "chime"],
+        "sources": None,
+        "licenses": ["CC0-1.0"],
+    }
     assert read_run(out)["trained_on"] == record
     # An evaluation recognises the pairs, not those that were held out. A checkpoint has the run's record.
     pairs = load_pairs(own_pairs, None)
