@@ -179,7 +179,7 @@ def make_dialogue(
             begins at another folder; its errors are those of the turn.
 
     Raises:
-        DialogueError: A turn is malformed or has a key that is not read, or the dialogue breaks a rule of [`Dialogue`].
+        DialogueError: A turn is malformed or has a key that is not read, or the dialogue breaks a rule.
     """
     if isinstance(given, Dialogue):
         return given if given.is_whole or not is_whole else Dialogue(given.turns, given.system)

@@ -265,9 +265,7 @@ def read_foreign_config(
     pooling_mode = choose_pooling(names, known.get("pooling_mode"), where)
     if "prompts" not in known:
         remedy = "give its own with prompts={criterion: text} or --prompt-file"
-        logger.warning(
-            "%s: has no system prompt, and rewards depend on it; the defaults are used: %s.", where, remedy
-        )
+        logger.warning("%s: has no system prompt, and rewards depend on it; the defaults are used: %s.", where, remedy)
     return SDiaRewardConfig.from_dict(config_dict, **{**fields, "pooling_mode": pooling_mode})
 
 

@@ -48,11 +48,17 @@ _WITHOUT_EFFECT = {"use_cache", "num_items_in_batch"}  # trainers pass them to e
 
 
 class SDiaRewardModel(SDiaRewardPreTrainedModel):
-    """Score spoken dialogues with a scalar reward.
+    """Score spoken dialogues with a scalar reward; [`Scorer`] does so in batches.
+
+    Args:
+        config ([`SDiaRewardConfig`]): Sizes, pooling and prompts. `from_pretrained` loads a checkpoint instead.
 
     Examples:
-        >>> model = SDiaRewardModel.from_pretrained("checkpoints/nano")  # doctest: +SKIP
-        >>> rewards = model(**processor(dialogues, criterion="joint")).logits  # doctest: +SKIP
+        >>> from sdiareward import SDiaRewardModel, SDiaRewardProcessor, example_dialogues
+        >>> model, processor = SDiaRewardModel.from_pretrained("nano"), SDiaRewardProcessor.from_pretrained("nano")
+        >>> inputs = processor(example_dialogues(), criterion="modality")
+        >>> model(**inputs).logits.shape  # Rewards; higher is better.
+        torch.Size([2, 1])
     """
 
     config: SDiaRewardConfig  # type: ignore[assignment]  # the parent's annotation is for the full Omni model
@@ -211,7 +217,7 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             inputs_embeds = self.model.get_input_embeddings()(input_ids)
         if audio_features is None and input_features is not None:
             if feature_attention_mask is None:
-                raise ValueError("input_features have no feature_attention_mask; pass the mask of SDiaRewardProcessor.")
+                raise ValueError("input_features have no feature_attention_mask; pass the processor's mask.")
             if self.config.stack_factor > 1:
                 audio_features = self.encode_audio(input_features, feature_attention_mask)
         if audio_features is not None:

@@ -400,7 +400,9 @@ class Scorer:
         plan = self._plan(prefetch(read, members.values(), self.num_workers), skipped)
         # The next batches are planned in a thread, which may have to wait until dialogues are read.
         planned = takewhile(bool, prefetch(lambda _: next(plan, None), repeat(None), min(self.num_workers, 1)))
-        with tqdm(total=len(dialogues), desc="features", disable=not progress, unit="dialogue") as bar:
+        with tqdm(
+            total=len(dialogues), desc="scoring" if is_whole else "features", disable=not progress, unit="dialogue"
+        ) as bar:
             for batch in prefetch(self._prepare.join, planned, self.num_workers):
                 with _counting:
                     self.audio_s += sum(each.heard.heard_s for each in batch.read.values())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import requests
@@ -18,7 +18,7 @@ import soundfile
 from urllib3.util import Retry
 
 from sdiareward.audio_sdiareward import Heard, describe_unheard, open_source
-from sdiareward.chat_sdiareward import make_dialogue
+from sdiareward.pairs.messages import DialogueLike, is_single, read_dialogue
 
 from .settings import API_KEY_ENV
 
@@ -80,12 +80,40 @@ class RewardClient:
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
 
+    @overload
     def score(
-        self, dialogues: Sequence[Any], criterion: str = "joint", *, heard: _Heard = None, **options: Any
-    ) -> list[float]:
-        """Return the rewards (higher is better) or calibrated values; `heard` as in `Scorer.score`."""
-        results = self._score_all(dialogues, {**options, "criterion": criterion}, heard)
-        return [result["calibrated" if options.get("calibrated") else "reward"] for result in results]
+        self, dialogues: DialogueLike, criterion: str = ..., *, heard: _Heard = ..., **options: Any
+    ) -> float: ...
+
+    @overload
+    def score(
+        self, dialogues: Sequence[DialogueLike], criterion: str = ..., *, heard: _Heard = ..., **options: Any
+    ) -> list[float]: ...
+
+    def score(
+        self, dialogues: Any, criterion: str = "joint", *, heard: _Heard = None, **options: Any
+    ) -> float | list[float]:
+        """Return the reward of a dialogue, or of each of several, as [`Scorer.score`] does.
+
+        Args:
+            dialogues (`DialogueLike` or `list[DialogueLike]`): As in [`Scorer.score`].
+            criterion (`str`, *optional*, defaults to `"joint"`): Criterion of all dialogues.
+            heard (`dict[int, Heard]`, *optional*): As in `Scorer.iter_scores`.
+            options: Other fields of a request; with `calibrated=True` calibrated values are returned.
+
+        Raises:
+            RefusedError: The server refuses the request; the message names dialogue and turn.
+            ServiceError: The server does not answer, or fails.
+
+        Examples:
+            >>> client = RewardClient("http://127.0.0.1:8000")  # doctest: +SKIP
+            >>> client.score(("user.wav", "answer.wav"), criterion="modality")  # doctest: +SKIP
+        """
+        is_one = is_single(dialogues)
+        several = [dialogues] if is_one else dialogues
+        results = self._score_all(several, {**options, "criterion": criterion}, heard)
+        rewards = [result["calibrated" if options.get("calibrated") else "reward"] for result in results]
+        return rewards[0] if is_one else rewards
 
     def score_or_reason(
         self, dialogues: Sequence[Any], criterion: str = "joint", *, heard: _Heard = None, **options: Any
@@ -161,7 +189,7 @@ def _read_heard(result: Mapping[str, Any]) -> Heard:
 
 def encode_dialogue(given: Any) -> dict[str, Any]:
     """Return a dialogue as JSON for a request, with recordings in base64; samples become 24-bit FLAC."""
-    messages = make_dialogue(given, is_whole=False).to_messages()
+    messages = read_dialogue(given, is_whole=False).to_messages()
     for item in (item for message in messages for item in message["content"] if "audio" in item):
         handle, _, array, sampling_rate = open_source(item["audio"])
         buffer = io.BytesIO()

@@ -254,6 +254,13 @@ def read_audio(
         AudioError: The recording is undecodable, empty, shorter than one audio token, longer than an hour, sampled at
             a rate that no recording has, too large, not finite, or beyond `MAX_AMPLITUDE`; or its channels cancel.
         TypeError: `source` is none of the accepted types.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sdiareward import read_audio
+        >>> tone = np.sin(np.arange(8_000) / 10)
+        >>> read_audio({"array": tone, "sampling_rate": 8_000}).shape
+        (16000,)
     """
     return Clip(source).read(sampling_rate=sampling_rate, max_duration_s=max_duration_s, name=name)
 

@@ -53,3 +53,8 @@ def test_without_a_connection_a_name_that_is_not_in_the_cache_is_asked_for_once(
     with pytest.raises(ModelNotFoundError, match="some/model: .*the Hub cannot be reached"):
         require_model("some/model")
     assert asked == [("some/model", 2.0)]
+
+
+def test_a_name_like_that_of_a_model_of_the_package_is_answered_with_it():
+    with pytest.raises(ModelNotFoundError, match=r"nanno: .* did you mean nano\?"):
+        require_model("nanno")

@@ -138,7 +138,7 @@ def pairs(tmp_path_factory):
 def test_an_evaluation_and_an_audit_are_their_results_and_show_them(pairs):
     found = sdiareward.evaluate("nano", pairs, criterion="modality", baselines=False)
     assert found["accuracies"]["model"]["num_pairs"]["overall_micro"] == 1
-    audited = sdiareward.audit("nano", pairs, perturbations=["gain"], parts=["nuisances"])
+    audited = sdiareward.audit("nano", pairs, perturbations=["gain"], parts=["perturbations"])
     assert audited["num_pairs"] == 1 and audited["attacks"] is None
     for results in (found, audited):
         assert str(results).startswith("# ") and "<table>" in results._repr_html_()

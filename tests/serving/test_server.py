@@ -106,6 +106,7 @@ def test_rewards_are_those_of_the_scorer_whatever_is_scored_together(url, client
     before = metric(url, "sdiareward_dialogues_total")
     assert client.score(dialogues) == pytest.approx(rewards, abs=1e-5)
     assert metric(url, "sdiareward_dialogues_total") == before + len(dialogues)
+    assert client.score(dialogues[0]) == pytest.approx(rewards[0], abs=1e-5)
     request = {"dialogues": [encode_dialogue(each) for each in dialogues[:4]], "criterion": "modality"}
     found = [result["reward"] for result in post(url, json=request).json()["results"]]
     assert found == pytest.approx(scorer.score(dialogues[:4], "modality"), abs=1e-5)
@@ -159,7 +160,7 @@ def test_a_bad_dialogue_in_a_batch_is_explained_and_hurts_no_other(url, client, 
     answer = post(url, json={"dialogues": [encode_dialogue(each) for each in mixed[:2]]})
     [problem] = answer.json()["detail"]
     assert (problem["dialogue"], problem["turn"], problem["loc"]) == (1, 2, ["body", "dialogues", 0])
-    with pytest.raises(RefusedError, match="^dialogue 3, turn 2: its text holds") as caught:
+    with pytest.raises(RefusedError, match="^dialogue 3, turn 2: its text has") as caught:
         client.score([*dialogues[1:3], mixed[0]])
     assert caught.value.problems[0]["turn"] == 2
 
