@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.machine import describe_run
+from sdiareward.common.package import NANO
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs, sample_rows
 from sdiareward.pairs.loading import load_pairs
@@ -24,6 +27,9 @@ from .summary import Record, Scores, find_heard, find_overlap, sum_cut, sum_timi
 
 if TYPE_CHECKING:
     from sdiareward.scoring.outcomes import PairScorer
+
+
+FIGURE = "rewards.png"
 
 
 def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]:
@@ -83,8 +89,18 @@ def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]
     text = render_markdown(results)
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     write_file(folder / "results.md", text)
-    plot_rewards(own, folder / "rewards.png")
+    plot_rewards(own, folder / FIGURE)
+    if args.model is not None:
+        copy_beside_model(folder, Path(args.model))
     if args.report:
         shown: Record = {"others": others, "training": training, "embed_audio": args.embed_audio}
         text += f"\nPage: {write_page(folder, results, pairs, labels, by_scorer, **shown)}"
     return results, text
+
+
+def copy_beside_model(folder: Path, model: Path) -> None:
+    """Copy results and figure into the folder of a model, for its card; the models of the package keep theirs."""
+    is_ours = model.resolve().parent == NANO.resolve().parent
+    if model.is_dir() and os.access(model, os.W_OK) and not is_ours and model.resolve() != folder.resolve():
+        for name in ("results.json", FIGURE):
+            shutil.copyfile(folder / name, model / name)
