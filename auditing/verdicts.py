@@ -2,7 +2,7 @@
 
 A pair is right when its chosen side has the strictly higher reward. It *flips* when it is right before a change and
 not after it, or the other way round. A *shift* is the difference that a change makes to the reward of a dialogue. The
-*natural margin* is the median of `|chosen - rejected|` over the unchanged pairs. Intervals are over recordings.
+*median margin* is the median of `|chosen - rejected|` over the unchanged pairs. Intervals are over recordings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ Row = Mapping[str, Any]
 Record = dict[str, Any]
 # Sides of a pair that a change is applied to; sound and words together.
 BOTH = "both"
-PLACES = (*SIDES, BOTH)
 # Columns of Table 2 that are sets of pairs, not macro averages, and the subsets that they count.
 _SETS = {**{name: (name,) for name in SUBSET_LABELS}, "modality_micro": MODALITY_SUBSETS}
 # The column of pairs of no subset where there are others: `NO_SUBSET` is a word for all pairs.
@@ -98,7 +97,7 @@ class Pairs:
         return {"num_pairs": int(is_used.sum()), "share": found.pop("mean"), **found}
 
     def compute_scale(self, is_used: Booleans) -> float:
-        """Return the natural margin of some pairs, the scale of shifts."""
+        """Return the median margin of some pairs, the scale of shifts."""
         return float(np.median(np.abs(self.margins[is_used])))
 
 
@@ -142,7 +141,7 @@ def describe_change(pairs: Pairs, change: Change, is_member: Booleans) -> Record
 
 
 def describe_natural(pairs: Pairs) -> dict[str, Record]:
-    """Return accuracy, ties and the natural margin of the unchanged pairs, by column and over all (`"all"`)."""
+    """Return accuracy, ties and the median margin of the unchanged pairs, by column and over all (`"all"`)."""
     found = {}
     for name, is_member in {"all": pairs.everyone, **pairs.find_columns()}.items():
         right = pairs.share(pairs.margins > 0, is_member)
@@ -166,18 +165,11 @@ def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> Record:
             flips.setdefault(name, []).append(np.where(np.isfinite(change[0]), has_flipped, np.nan))
     measured = [row for row in rows if row["num_pairs"]]
 
-    def sum_up_of(key: str, value: str) -> Record:
-        return {key: value, **sum_up([row for row in measured if row[key] == value])}
-
-    by_column = []
-    for column, is_in in columns.items():
-        of_column = [{**row, **row["columns"][column]} for row in measured if row["columns"][column]["num_pairs"]]
-        by_column.append({"column": column, "num_pairs": int(is_in.sum()), **sum_up(of_column)})
     return {
         "rows": rows,
-        "by_nuisance": [sum_up_of("nuisance", name) for name in names],
-        "by_place": [sum_up_of("place", place) for place in PLACES],
-        "by_column": by_column,
+        "by_nuisance": [
+            {"nuisance": name, **sum_up([row for row in measured if row["nuisance"] == name])} for name in names
+        ],
         "total": {**sum_up(measured), "flip_interval": _measure_flip_interval(pairs, flips)},
     }
 
@@ -368,7 +360,7 @@ def _check_attacks(audit: Row) -> dict[str, Measured]:
         detail = "; ".join(row.get("not_applicable", ()))
         if row["num_pairs"]:
             ahead = f", the {100 * row['paid_before']:.1f}% ahead without it excluded" if row["paid_before"] else ""
-            note = f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}"
+            note = f"{row['num_pairs']} pairs{ahead}, mean change of reward {round(row['gain'], 2) + 0:+.2f}"
             detail = _join(note, _note_training(audit, "attacks", row["attack"]))
             detail = f"all {row['num_pairs']} were ahead without it" if row["paid"] is None else detail
         found[f"attack.{row['attack']}"] = Measured(row.get("paid"), detail)

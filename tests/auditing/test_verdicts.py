@@ -260,8 +260,8 @@ def test_a_verdict_says_over_what_it_is_and_whether_the_model_was_trained_with_i
         "nuisances.worst_flip_rate": f"level 6 dB, on both sides; {over}",
         # Pairs that could not be scored under a change are not counted in it.
         f"nuisance.{first}": "at worst 50.0%: level 6 dB, on both sides; a severity on 4 of 10 pairs only",
-        "attack.silence": "on 4, mean gain +0.50; trained with it",
-        "attack.loudest": "on 4, the 25.0% ahead without it excluded, mean gain +0.50",
+        "attack.silence": "4 pairs, mean change of reward +0.50; trained with it",
+        "attack.loudest": "4 pairs, the 25.0% ahead without it excluded, mean change of reward +0.50",
         # An attack on sides that are all ahead already passes nothing.
         "attack.longest": "all 4 were ahead without it",
     }
