@@ -81,7 +81,7 @@ def test_a_folder_without_weights_or_configuration_is_refused(checkpoint, tmp_pa
     (checkpoint / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="model.safetensors: not found"):
         plan_model(checkpoint)
-    with pytest.raises(FileNotFoundError, match="holds no config.json"):
+    with pytest.raises(FileNotFoundError, match="has no config.json"):
         plan_model(tmp_path)
 
 
@@ -265,7 +265,7 @@ def test_adapters_are_published_with_their_head_and_load_again(
     assert reward_of(loaded, tiny_processor, make_dialogue()) == pytest.approx(expected, abs=1e-5)
     tensors = load_file(folder / weights)
     save_file({name: tensor for name, tensor in tensors.items() if ".score." not in name}, folder / weights)
-    with pytest.raises(ValueError, match="holds no score head"):
+    with pytest.raises(ValueError, match="has no score head"):
         plan_model(folder, base_model="me/tiny")
 
 
