@@ -1,4 +1,4 @@
-"""Write an audit: `audit.json` and `conditions.json`, the verdicts and main tables as Markdown, and a page."""
+"""Write an audit: `audit.json`, its findings and checks as Markdown, and a page."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Audit = Mapping[str, Any]
 MARKS = {FAIL: "✗ failed", PASS: "✓ passed", NOT_MEASURED: "– not measured"}
 # The checks by the part of the audit that their names begin with: heading, and what all checks of the group measure.
 GROUPS = {
-    "nuisances": ("All perturbations together", ""),
-    "nuisance": ("Perturbations", "Pairs that flip, mean over severities and sides."),
+    "perturbations": ("All perturbations together", ""),
+    "perturbation": ("Perturbations", "Pairs that flip, mean over severities and sides."),
     "attack": ("Attacks", "Pairs in which the attack succeeds."),
     "hearing": ("Sound or words alone", ""),
     "baselines": ("Baselines", ""),
@@ -55,13 +55,7 @@ _NUM_SHOWN = 20
 
 def write_audit(folder: Path, audit: dict[str, Any], earlier: Verdicts | None = None) -> str:
     """Write all files of an audit, beside the verdicts of an earlier one; return the Markdown."""
-    rows, short = (audit["nuisances"] or {}).get("rows", []), audit
-    if rows:
-        # The long table of changes by column has a file of its own.
-        rows_of_all = [{key: value for key, value in row.items() if key != "columns"} for row in rows]
-        short = {**audit, "nuisances": {**audit["nuisances"], "rows": rows_of_all}}
-    for name, content in (("conditions.json", rows), ("audit.json", short)):
-        write_file(folder / name, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_file(folder / "audit.json", json.dumps(audit, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     text = render_audit(audit, earlier)
     write_file(folder / "audit.md", text)
     write_file(folder / "audit.html", render_audit_page(audit, earlier))
@@ -78,7 +72,7 @@ def render_audit_page(audit: Audit, earlier: Verdicts | None = None) -> str:
         headline=" ".join(list_findings(audit)),
         notes=[describe_sample(audit)],
         sections=build_sections(audit, earlier),
-        foot="Numbers and settings are in audit.json, conditions.json and rewards.jsonl beside this page.",
+        foot="Numbers and settings are in audit.json, every reward in rewards.jsonl, beside this page.",
     )
 
 
@@ -88,9 +82,9 @@ def list_findings(audit: Audit) -> list[str]:
     found, worst = [], dict[str, Mapping[str, Any]]()
     for verdict in sorted(failed, key=lambda each: -each["value"]):
         part, _, change = verdict["name"].partition(".")
-        if part in ("attack", "nuisance"):
+        if part in ("attack", "perturbation"):
             worst.setdefault(_IGNORED.get(change, part), verdict)
-        elif part != "nuisances":
+        elif part != "perturbations":
             found.append(_phrase_check(verdict))
     phrases = map(_phrase_failure, worst.values())
     counts = count_statuses(audit["verdicts"])

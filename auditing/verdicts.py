@@ -113,10 +113,10 @@ def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
     }
 
 
-def describe_change(pairs: Pairs, change: Change, is_member: Booleans) -> Record:
-    """Describe a change over a mask of pairs; `num_lost` counts pairs that are no longer right."""
+def describe_change(pairs: Pairs, change: Change) -> Record:
+    """Describe a change over the pairs; `num_lost` counts pairs that are no longer right."""
     margins, shifts, sizes = change
-    is_used = np.isfinite(margins) & is_member
+    is_used = np.isfinite(margins)
     if not is_used.any():
         return {"num_pairs": 0}
     before, after = pairs.margins > 0, margins > 0
@@ -152,15 +152,13 @@ def describe_natural(pairs: Pairs) -> dict[str, Record]:
 
 
 def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> Record:
-    """Measure the effect of each perturbation by severity, place and column (`rows`), and means of these rows."""
-    columns = pairs.find_columns()
+    """Measure the effect of each perturbation by severity and place (`rows`), and means of these rows."""
     rows: list[Record] = []
     flips: dict[str, list[Floats]] = {}
     for name, severity in conditions.list_severities(names):
         for place, change in measure_changes(pairs, conditions.make_perturbation_key(name, severity)).items():
             where = {"nuisance": name, "severity": severity, "place": place}
-            found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
-            rows.append({**where, **describe_change(pairs, change, pairs.everyone), "columns": found})
+            rows.append({**where, **describe_change(pairs, change)})
             has_flipped = (pairs.margins > 0) != (change[0] > 0)
             flips.setdefault(name, []).append(np.where(np.isfinite(change[0]), has_flipped, np.nan))
     measured = [row for row in rows if row["num_pairs"]]
@@ -202,22 +200,20 @@ def _measure_flip_interval(pairs: Pairs, flips: Mapping[str, Sequence[Floats]]) 
 
 
 def measure_attacks(pairs: Pairs, names: Iterable[str]) -> list[Record]:
-    """Measure how often each attack succeeds, overall and by column; `not_applicable` counts pairs by reason."""
+    """Measure how often each attack succeeds; `not_applicable` counts pairs by reason."""
     rows = []
     for name in names:
         attack, key = ATTACKS[name], conditions.make_attack_key(name)
-        attacked, columns = pairs.get_rewards(key, conditions.ATTACKED), pairs.find_columns().items()
-        found = {column: _describe_attack(pairs, attacked, attack, is_in) for column, is_in in columns}
         reasons = Counter(line[conditions.REASON] for line in pairs.get_lines(key) if conditions.REASON in line)
         about = {"attack": name, "title": attack.title, "baseline": attack.baseline, "against": attack.against}
-        about |= _describe_attack(pairs, attacked, attack, pairs.everyone)
-        rows.append({**about, "columns": found, "not_applicable": dict(reasons)})
+        about |= _describe_attack(pairs, pairs.get_rewards(key, conditions.ATTACKED), attack)
+        rows.append({**about, "not_applicable": dict(reasons)})
     return rows
 
 
-def _describe_attack(pairs: Pairs, attacked: Floats, attack: Attack, is_member: Booleans) -> Record:
-    """Describe an attack on some pairs: `paid` is its success rate among pairs whose side is behind without it."""
-    own, is_used = pairs.natural[attack.baseline], np.isfinite(attacked) & is_member
+def _describe_attack(pairs: Pairs, attacked: Floats, attack: Attack) -> Record:
+    """Describe an attack: `paid` is its success rate among pairs whose side is behind without it."""
+    own, is_used = pairs.natural[attack.baseline], np.isfinite(attacked)
     if not is_used.any():
         return {"num_pairs": 0, "num_groups": 0}
     with_itself = attack.against in ("self", attack.baseline)
@@ -326,15 +322,15 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
     over = f"over {', '.join(unseen).replace('_', ' ')}" if unseen else "all of them in training" if held_out else ""
     rate = sum(rows[name]["flip_rate"] for name in unseen) / len(unseen) if unseen else None
     found = {
-        "nuisances.accuracy_change": Measured(total.get("accuracy_change"), of_all),
-        "nuisances.flip_rate": Measured(total.get("flip_rate"), of_all),
-        "nuisances.worst_flip_rate": Measured(None),
-        "nuisances.relative_shift": Measured(total.get("relative_shift"), of_all),
-        "nuisances.held_out_flip_rate": Measured(rate, over),
-        **{f"nuisance.{name}": Measured(None) for name in PERTURBATIONS},
+        "perturbations.accuracy_change": Measured(total.get("accuracy_change"), of_all),
+        "perturbations.flip_rate": Measured(total.get("flip_rate"), of_all),
+        "perturbations.worst_flip_rate": Measured(None),
+        "perturbations.relative_shift": Measured(total.get("relative_shift"), of_all),
+        "perturbations.held_out_flip_rate": Measured(rate, over),
+        **{f"perturbation.{name}": Measured(None) for name in PERTURBATIONS},
     }
     if worst:
-        found["nuisances.worst_flip_rate"] = Measured(worst["flip_rate"], _join(describe_worst(worst), of_all))
+        found["perturbations.worst_flip_rate"] = Measured(worst["flip_rate"], _join(describe_worst(worst), of_all))
     for name, row in rows.items():
         worst = row["worst"]
         where = f"at worst {100 * worst['flip_rate']:.1f}%: {describe_worst(worst)}" if worst["flip_rate"] else ""
@@ -342,7 +338,7 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
         fewest = min(each["num_pairs"] for each in nuisances["rows"] if each["nuisance"] == name)
         some = f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
         detail = _join(where, some, _note_training(audit, "nuisances", name))
-        found[f"nuisance.{name}"] = Measured(row["flip_rate"], detail)
+        found[f"perturbation.{name}"] = Measured(row["flip_rate"], detail)
     return found
 
 

@@ -132,7 +132,7 @@ def test_the_card_of_a_model_with_an_audit_that_was_trained_in_stages(checkpoint
     run = {"trained_on": trained_on, "training": training, "versions": {"trl": "1.2", "tts": None}}
     change_json(checkpoint / "run.json", arguments={"train": "lora"}, earlier_stages=[earlier], **run)
     attacks = {"attack__silence": 0.3, "attack__clicks": 0.5, "attack__longest": 0.0, "attack__vocoded": None}
-    others = {"nuisances__flip_rate": 0.12, "hearing__audio_only__modality": None, "baselines__modality": 0.06}
+    others = {"perturbations__flip_rate": 0.12, "hearing__audio_only__modality": None, "baselines__modality": 0.06}
     change_json(checkpoint / "audit.json", **make_audit(**attacks, **others))
     (checkpoint / "about.md").write_text(
         "---\nlicense: mit\nlanguage: [cs]\ndatasets: me/pairs\ntags: czech\n---\n# Mine\n\nHas $num_parameters."
