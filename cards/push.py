@@ -400,7 +400,6 @@ def write_preview(plan: RepositoryPlan, listing: str, folder: Path) -> Path:
 
 def _render_preview(folder: Path, listing: str) -> str:
     """Render a card as the Hub does: its header as a table, its text and pictures, and the list of files."""
-    import yaml
     from huggingface_hub import RepoCard
     from markdown_it import MarkdownIt
     from markupsafe import Markup
@@ -410,17 +409,14 @@ def _render_preview(folder: Path, listing: str) -> str:
     html = MarkdownIt("commonmark", {"html": False}).enable("table").render(card.text)
     html = re.sub(r' style="text-align:\w+"', "", html)
     html = html.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
-    for path in folder.rglob("*"):
-        if path.suffix in _PICTURES:
-            kind = mimetypes.guess_type(path)[0]
-            data = f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
-            html = html.replace(f'src="{path.relative_to(folder).as_posix()}"', data)
-    header = [
-        Row([name, value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True, width=10**6)])
-        for name, value in card.data.to_dict().items()
-        if name not in _LONG_FIELDS
+    for path in (path for path in folder.rglob("*") if path.suffix in _PICTURES):
+        data = f"data:{mimetypes.guess_type(path)[0]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        html = html.replace(f'src="{path.relative_to(folder).as_posix()}"', f'src="{data}"')
+    fields = {name: value for name, value in card.data.to_dict().items() if name not in _LONG_FIELDS}
+    rows = [
+        Row([name, ", ".join(map(str, value)) if isinstance(value, list) else value]) for name, value in fields.items()
     ]
-    table = Table("Header of the card", ["field", "value"], header, ("value",))
+    table = Table("Header of the card", ["field", "value"], rows, ("value",))
     return render_page(
         title=repository,
         kind="Preview of a repository on the Hub",
