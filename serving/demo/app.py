@@ -37,13 +37,12 @@ NAMES = ("A", "B")
 MODEL_VARIABLE = "SDIAREWARD_MODEL"
 MAX_FILE_BYTES = 20 * 2**20
 MAX_DIALOGUE_S = 300.0
-# Of each criterion the choice that is shown, and how the answer ends.
-_QUESTIONS = {
-    "joint": ("joint: which sounds more like a real conversation?", "sounds more like a real conversation"),
-    "modality": ("modality: which sounds more natural?", "sounds more natural"),
-    "colloquialness": ("colloquialness: which is worded more like speech?", "is worded more like speech"),
+# What a criterion says of the better dialogue.
+_CLAIMS = {
+    "joint": "sounds more like a real conversation",
+    "modality": "sounds more natural",
+    "colloquialness": "talks more like spontaneous speech",
 }
-_OTHER = "has the higher reward"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # Turns are kept for this time even if the tab is open; with more sessions than this the oldest is dropped.
 _KEPT_S, _MAX_SESSIONS = 3600, 100
@@ -143,7 +142,7 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
     quiet: dict[str, Any] = {"api_visibility": "private"}
     with gr.Blocks(analytics_enabled=False, title="sdiareward: spoken dialogue rewards", delete_cache=kept) as page:
         gr.Markdown(write_introduction([str(each.model.config.name_or_path) for each in scorers]))
-        choices = [(_QUESTIONS.get(name, (name,))[0], name) for name in criteria]
+        choices = [(f"{name}: which {_CLAIMS[name]}?" if name in _CLAIMS else name, name) for name in criteria]
         criterion = gr.Radio(choices, value=criteria[0], label="Criterion")
         models = [(Path(each.model.config.name_or_path).name, number) for number, each in enumerate(scorers)]
         model = gr.Radio(models, value=0, label="Model", visible=len(scorers) > 1)
@@ -161,9 +160,8 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
                 f"{MAX_FILE_BYTES // 2**20} MB a file. A model hears the first {heard} of each turn. "
                 "Your recordings stay in this server's memory for an hour after your last change, or until you clear "
                 "them. Upload voices only with their owners' consent, and do not use rewards to rate people.\n\n"
-                "Give one spoken dialogue, or two versions to compare, turn by turn, the user first. A reward "
-                "orders versions of one conversation; it says nothing about a person. The package's guides "
-                "`docs/concepts.md` and `docs/validity.md` explain what it measures."
+                "A reward orders versions of one conversation; it says nothing about a person. The default model, "
+                "nano, is a demonstration. Guides: `docs/concepts.md`, `docs/validity.md`."
             )
         inputs = [*panels[0][:2], *panels[1][:2], criterion, model]
         button.click(score, inputs, verdict, concurrency_limit=1, **quiet)
@@ -241,15 +239,13 @@ def write_introduction(models: Sequence[str]) -> str:
         else f"**{escape_markdown(Path(name).name or 'unnamed')}**"
         for name in models
     ]
-    is_nano = any(Path(name) == NANO for name in models)
-    demonstration = " nano is a demonstration, trained on acted English only." if is_nano else ""
     papers = ((SDIAREWARD_ARXIV, "SDiaReward"), (WAVREWARD_ARXIV, "WavReward"))
     links = [f"[{title}, arXiv:{number}](https://arxiv.org/abs/{number})" for number, title in papers]
     return (
         "# Which sounds more like a real conversation?\n\n"
         "**sdiareward** scores spoken dialogues. An example pair is loaded: a recording and a synthetic version of "
         "it. Press Score, or replace the turns with your own.\n\n"
-        f"Model: {' or '.join(names)}.{demonstration} {' · '.join(links)}"
+        f"Model: {' or '.join(names)}. {' · '.join(links)}"
     )
 
 
@@ -259,7 +255,7 @@ def _find_criteria(scorers: Sequence[Scorer]) -> list[str]:
     if not (common := set.intersection(*known)):
         names = " and ".join(str(sorted(each)) for each in known)
         raise ScoringError(f"the models have no criterion in common, but {names}; show them on a page each.")
-    return sorted(common, key=lambda name: ([*_QUESTIONS, name].index(name), name))
+    return sorted(common, key=lambda name: ([*_CLAIMS, name].index(name), name))
 
 
 def _render_message(title: str, message: str) -> str:
@@ -283,14 +279,12 @@ def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") ->
 def render_result(criterion: str, rewards: Sequence[float], heard: Sequence[Heard]) -> str:
     """Return the answer to the criterion's question, or the reward of one dialogue, and what was not heard."""
     numbers = {f"Dialogue {name}": reward for name, reward in zip(NAMES, rewards, strict=False)}
+    heading = "Reward of one dialogue"
     if len(rewards) == len(NAMES):
         numbers["Margin, A minus B"] = margin = rewards[0] - rewards[1]
-        claim = _QUESTIONS.get(criterion, ("", _OTHER))[1]
-        order = f"To this model, {'A' if margin > 0 else 'B'} {claim}."
+        better = f"To this model, {'A' if margin > 0 else 'B'} {_CLAIMS.get(criterion, 'has the higher reward')}."
+        heading = better if margin else "Both have the same reward."
     texts = {name: f"{value:+.2f}".replace("-", "\N{MINUS SIGN}") for name, value in numbers.items()}
-    heading = f"Reward of dialogue A: {texts['Dialogue A']}"
-    if len(rewards) == len(NAMES):
-        heading = order if margin else "Both have the same reward."
     shown = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in texts.items())
     notices = "".join(
         f"<p>Dialogue {name}: {escape(notice)}.</p>"
