@@ -441,6 +441,8 @@ def read_audit(path: Path) -> Record:
     found = read_json_object(path, remedy)
     if missing := {"verdicts", "run", "natural"} - set(found):
         raise ValueError(f"{path}: has no {', '.join(sorted(missing))}; {remedy}.")
+    if unknown := {each["name"] for each in found["verdicts"]} - set(list_checks()):
+        raise ValueError(f"{path}: has the unknown check {min(unknown)}; audit the model again with this version.")
     return found
 
 

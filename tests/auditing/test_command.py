@@ -216,6 +216,10 @@ def test_the_page_is_written_again_without_model_and_data(hostile, tmp_path, cap
     assert main(["audit", "--render", str(hostile / "audit.json"), "--output_dir", str(tmp_path / "page")]) == 0
     assert f"Page: {tmp_path / 'page' / 'audit.html'}" in capsys.readouterr().out
     assert (hostile / "audit.html").read_text() == (tmp_path / "page" / "audit.html").read_text()
+    renamed = {**read(hostile), "verdicts": [{"name": "nuisance.gain"}]}
+    (tmp_path / "renamed.json").write_text(json.dumps(renamed))
+    assert main(["audit", "--render", str(tmp_path / "renamed.json")]) == 2
+    assert "renamed.json: has the unknown check nuisance.gain" in capsys.readouterr().err
     (tmp_path / "old.json").write_text(json.dumps({"verdicts": []}))
     assert main(["audit", "--render", str(tmp_path / "old.json")]) == 2
     assert "old.json: has no natural" in capsys.readouterr().err
