@@ -290,7 +290,7 @@ def _list_weak_points(results: Mapping[str, Any]) -> list[str]:
     accuracies, found = results["accuracies"], list[tuple[float, str]]()
     own = accuracies["model"]
     for criterion, column in list_criteria(own["num_pairs"]).items():
-        above = {}
+        above = dict[str, float]()
         for name, fitted in results.get("baselines", {}).items():
             num_train = fitted["num_train"].get(criterion, sum(fitted["num_train"].values()))
             rival = accuracies[name][column]
@@ -374,7 +374,7 @@ def describe_overlap(results: Mapping[str, Any]) -> str:
         return ""
     if (overlap := results["overlap"]) is None:
         return "The training pairs of this model are not recorded: it may have been trained on these pairs."
-    num_pairs, shared = overlap["num_pairs"], []
+    num_pairs, shared = overlap["num_pairs"], list[str]()
     for name, what in OVERLAPS.items():
         if count := len(overlap.get(name, ())):
             verb = "was a training pair" if (count, name) == (1, "content") else what
