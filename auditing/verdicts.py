@@ -1,7 +1,7 @@
 """Compute statistics from an audit's rewards, and a verdict on each check by its limit in `limits.yaml`.
 
 A pair is right if its chosen side has the strictly higher reward. It *flips* if a change makes it wrong or right. A
-*shift* is the change of a dialogue's reward. The *natural margin* is the median of `|chosen - rejected|` over the
+*shift* is the change of a dialogue's reward. The *median margin* is the median of `|chosen - rejected|` over the
 unchanged pairs. Intervals are over recordings.
 """
 
@@ -98,7 +98,7 @@ class Pairs:
         return {"num_pairs": int(is_used.sum()), "share": found.pop("mean"), **found}
 
     def compute_scale(self, is_used: Booleans) -> float:
-        """Return the natural margin of the used pairs, the scale of shifts."""
+        """Return the median margin of the used pairs, the scale of shifts."""
         return float(np.median(np.abs(self.margins[is_used])))
 
 
@@ -114,10 +114,10 @@ def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
     }
 
 
-def describe_change(pairs: Pairs, change: Change, is_member: Booleans) -> Record:
-    """Describe a change over a mask of pairs; `num_lost` counts pairs that are no longer right."""
+def describe_change(pairs: Pairs, change: Change) -> Record:
+    """Describe a change over the pairs; `num_lost` counts pairs that are no longer right."""
     margins, shifts, sizes = change
-    is_used = np.isfinite(margins) & is_member
+    is_used = np.isfinite(margins)
     if not is_used.any():
         return {"num_pairs": 0}
     before, after = pairs.margins > 0, margins > 0
@@ -142,7 +142,7 @@ def describe_change(pairs: Pairs, change: Change, is_member: Booleans) -> Record
 
 
 def describe_natural(pairs: Pairs) -> dict[str, Record]:
-    """Return accuracy, ties and natural margin of the unchanged pairs, by column and overall (`"all"`)."""
+    """Return accuracy, ties and median margin of the unchanged pairs, by column and overall (`"all"`)."""
     found = {}
     for name, is_member in {"all": pairs.everyone, **pairs.find_columns()}.items():
         right = pairs.share(pairs.margins > 0, is_member)
@@ -153,31 +153,22 @@ def describe_natural(pairs: Pairs) -> dict[str, Record]:
 
 
 def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> Record:
-    """Measure the effect of each perturbation by severity, place and column (`rows`), and means of these rows."""
-    columns = pairs.find_columns()
+    """Measure the effect of each perturbation by severity and place (`rows`), and means of these rows."""
     rows: list[Record] = []
     flips: dict[str, list[Floats]] = {}
     for name, severity in conditions.list_severities(names):
         for place, change in measure_changes(pairs, conditions.make_perturbation_key(name, severity)).items():
             where = {"nuisance": name, "severity": severity, "place": place}
-            found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
-            rows.append({**where, **describe_change(pairs, change, pairs.everyone), "columns": found})
+            rows.append({**where, **describe_change(pairs, change)})
             has_flipped = (pairs.margins > 0) != (change[0] > 0)
             flips.setdefault(name, []).append(np.where(np.isfinite(change[0]), has_flipped, np.nan))
     measured = [row for row in rows if row["num_pairs"]]
 
-    def sum_up_of(key: str, value: str) -> Record:
-        return {key: value, **sum_up([row for row in measured if row[key] == value])}
-
-    by_column = []
-    for column, is_in in columns.items():
-        of_column = [{**row, **row["columns"][column]} for row in measured if row["columns"][column]["num_pairs"]]
-        by_column.append({"column": column, "num_pairs": int(is_in.sum()), **sum_up(of_column)})
     return {
         "rows": rows,
-        "by_nuisance": [sum_up_of("nuisance", name) for name in names],
-        "by_place": [sum_up_of("place", place) for place in PLACES],
-        "by_column": by_column,
+        "by_nuisance": [
+            {"nuisance": name, **sum_up([row for row in measured if row["nuisance"] == name])} for name in names
+        ],
         "total": {**sum_up(measured), "flip_interval": _measure_flip_interval(pairs, flips)},
     }
 
@@ -210,22 +201,20 @@ def _measure_flip_interval(pairs: Pairs, flips: Mapping[str, Sequence[Floats]]) 
 
 
 def measure_attacks(pairs: Pairs, names: Iterable[str]) -> list[Record]:
-    """Measure how often each attack succeeds, overall and by column; `not_applicable` counts pairs by reason."""
+    """Measure how often each attack succeeds; `not_applicable` counts pairs by reason."""
     rows = []
     for name in names:
         attack, key = ATTACKS[name], conditions.make_attack_key(name)
-        attacked, columns = pairs.get_rewards(key, conditions.ATTACKED), pairs.find_columns().items()
-        found = {column: _describe_attack(pairs, attacked, attack, is_in) for column, is_in in columns}
         reasons = Counter(line[conditions.REASON] for line in pairs.get_lines(key) if conditions.REASON in line)
         about = {"attack": name, "title": attack.title, "baseline": attack.baseline, "against": attack.against}
-        about |= _describe_attack(pairs, attacked, attack, pairs.everyone)
-        rows.append({**about, "columns": found, "not_applicable": dict(reasons)})
+        about |= _describe_attack(pairs, pairs.get_rewards(key, conditions.ATTACKED), attack)
+        rows.append({**about, "not_applicable": dict(reasons)})
     return rows
 
 
-def _describe_attack(pairs: Pairs, attacked: Floats, attack: Attack, is_member: Booleans) -> Record:
-    """Describe an attack on a mask of pairs; `paid` is its success rate among pairs that are behind without it."""
-    own, is_used = pairs.natural[attack.baseline], np.isfinite(attacked) & is_member
+def _describe_attack(pairs: Pairs, attacked: Floats, attack: Attack) -> Record:
+    """Describe an attack: `paid` is its success rate among pairs whose side is behind without it."""
+    own, is_used = pairs.natural[attack.baseline], np.isfinite(attacked)
     if not is_used.any():
         return {"num_pairs": 0, "num_groups": 0}
     with_itself = attack.against in ("self", attack.baseline)
@@ -335,15 +324,15 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
     over = f"over {', '.join(unseen).replace('_', ' ')}" if unseen else "all of them in training" if held_out else ""
     rate = sum(rows[name]["flip_rate"] for name in unseen) / len(unseen) if unseen else None
     found = {
-        "nuisances.accuracy_change": Measured(total.get("accuracy_change"), of_all),
-        "nuisances.flip_rate": Measured(total.get("flip_rate"), of_all),
-        "nuisances.worst_flip_rate": Measured(None),
-        "nuisances.relative_shift": Measured(total.get("relative_shift"), of_all),
-        "nuisances.held_out_flip_rate": Measured(rate, over),
-        **{f"nuisance.{name}": Measured(None) for name in PERTURBATIONS},
+        "perturbations.accuracy_change": Measured(total.get("accuracy_change"), of_all),
+        "perturbations.flip_rate": Measured(total.get("flip_rate"), of_all),
+        "perturbations.worst_flip_rate": Measured(None),
+        "perturbations.relative_shift": Measured(total.get("relative_shift"), of_all),
+        "perturbations.held_out_flip_rate": Measured(rate, over),
+        **{f"perturbation.{name}": Measured(None) for name in PERTURBATIONS},
     }
     if worst:
-        found["nuisances.worst_flip_rate"] = Measured(worst["flip_rate"], _join(describe_worst(worst), of_all))
+        found["perturbations.worst_flip_rate"] = Measured(worst["flip_rate"], _join(describe_worst(worst), of_all))
     for name, row in rows.items():
         worst = row["worst"]
         where = f"at worst {100 * worst['flip_rate']:.1f}%: {describe_worst(worst)}" if worst["flip_rate"] else ""
@@ -351,7 +340,7 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
         fewest = min(each["num_pairs"] for each in nuisances["rows"] if each["nuisance"] == name)
         some = f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
         detail = _join(where, some, _note_training(audit, "nuisances", name))
-        found[f"nuisance.{name}"] = Measured(row["flip_rate"], detail)
+        found[f"perturbation.{name}"] = Measured(row["flip_rate"], detail)
     return found
 
 
@@ -369,7 +358,7 @@ def _check_attacks(audit: Row) -> dict[str, Measured]:
         detail = "; ".join(row.get("not_applicable", ()))
         if row["num_pairs"]:
             ahead = f", the {100 * row['paid_before']:.1f}% ahead without it excluded" if row["paid_before"] else ""
-            note = f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}"
+            note = f"{row['num_pairs']} pairs{ahead}, mean change of reward {round(row['gain'], 2) + 0:+.2f}"
             detail = _join(note, _note_training(audit, "attacks", row["attack"]))
             detail = f"all {row['num_pairs']} were ahead without it" if row["paid"] is None else detail
         found[f"attack.{row['attack']}"] = Measured(row.get("paid"), detail)
@@ -454,6 +443,8 @@ def read_audit(path: Path) -> Record:
     found = read_json_object(path, remedy)
     if missing := {"verdicts", "run", "natural"} - set(found):
         raise ValueError(f"{path}: has no {', '.join(sorted(missing))}; {remedy}.")
+    if unknown := {each["name"] for each in found["verdicts"]} - set(list_checks()):
+        raise ValueError(f"{path}: has the unknown check {min(unknown)}; audit the model again with this version.")
     return found
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from sdiareward.auditing.report import describe_sample
-from sdiareward.auditing.verdicts import FAIL, PASS, read_audit, show_limit, show_value
+from sdiareward.auditing.report import describe_sample, list_findings
+from sdiareward.auditing.verdicts import FAIL, read_audit, show_limit, show_value
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, FOLDS, iter_tensors, list_weight_files, read_json
 from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
 from sdiareward.common.files import write_file
@@ -53,13 +53,6 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # The fields of a run's record that are needed to repeat it.
 _ARGUMENTS = ("train", "model_name_or_path", "dataset", "pooling_mode")
 _TRAINING = ("learning_rate", "center_rewards_coefficient", "seed")
-# Titles of the kinds of checks, by the beginning of their names.
-_CHECKS = {
-    "nuisance.": "Changes that must not matter",
-    "attack.": "Attacks that must not pay",
-    "hearing.": "What it hears",
-    "baselines.": "Beside cheap baselines",
-}
 # Table 2 of the paper: data are ESDR-Bench if they are called so and have these pairs, scored or skipped.
 _BENCHMARK_NAME = re.compile(r"esdr[-_]?bench", re.IGNORECASE)
 _BENCHMARK_PAIRS = {"wild": 824, "semi_wild": 186, "scripted": 466, "colloquialness": 250, "overall_micro": 1726}
@@ -122,6 +115,7 @@ def render_model_card(release: ModelRelease) -> str:
         base_model=release.base_model or about.get("base_model"),
         data=escape_markdown(name_data(name_evaluated(results), find_split(results))) if results else "",
         folds=render_folds(read_json(checkpoint / FOLDS)) if (checkpoint / FOLDS).is_file() else "",
+        num_pairs=results["accuracies"]["model"]["num_pairs"]["overall_micro"] if results else 0,
         results=report.strip(),
         has_figure=is_figure_here and results,
         audit=render_findings(read_audit(checkpoint / AUDIT)) if (checkpoint / AUDIT).is_file() else "",
@@ -236,30 +230,15 @@ def _format_value(value: Any) -> Any:
 
 
 def render_findings(audit: Mapping[str, Any]) -> str:
-    """Return one line for each kind of check of an audit: how many pass, and which fail, the worst first."""
-    lines = [f"- **Sample.** {describe_sample(audit)}"]
-    if totals := [verdict for verdict in audit["verdicts"] if verdict["name"].startswith("nuisances.")]:
-        lines.append(f"- **Over all changes.** {'; '.join(map(_render_verdict, totals))}.")
-    for beginning, title in _CHECKS.items():
-        members = [verdict for verdict in audit["verdicts"] if verdict["name"].startswith(beginning)]
-        measured = [verdict for verdict in members if verdict["value"] is not None]
-        failed = sorted((v for v in measured if v["status"] == FAIL), key=_compute_distance, reverse=True)
-        num_passed = sum(verdict["status"] == PASS for verdict in measured)
-        missing = f", {len(members) - len(measured)} not measured" if len(measured) < len(members) else ""
-        failures = f" Failed: {'; '.join(map(_render_verdict, failed))}." if failed else ""
-        found = f"{num_passed} of {len(members)} checks passed{missing}.{failures}" if measured else "Not measured."
-        lines.append(f"- **{title}.** {found}")
-    return "\n".join(lines)
-
-
-def _render_verdict(verdict: Mapping[str, Any]) -> str:
-    value = show_value(verdict["value"], verdict["unit"])
-    return f"{escape_markdown(verdict['title'])} {value} ({show_limit(verdict)})"
-
-
-def _compute_distance(verdict: Mapping[str, Any]) -> float:
-    limit = verdict["at_least"] if verdict["at_most"] is None else verdict["at_most"]
-    return abs(float(verdict["value"]) - float(limit))
+    """Return the findings of an audit in words, its sample, and a table of the failed checks."""
+    rows = [
+        [escape_markdown(each["title"]), show_value(each["value"], each["unit"]), show_limit(each)]
+        for each in audit["verdicts"]
+        if each["status"] == FAIL
+    ]
+    parts = [" ".join(map(escape_markdown, list_findings(audit))), describe_sample(audit)]
+    table = render_markdown_table(["failed check", "value", "limit"], rows)
+    return "\n\n".join([*parts, "\n".join(table)] if rows else parts)
 
 
 def name_evaluated(results: Mapping[str, Any]) -> str:
@@ -276,7 +255,7 @@ def name_evaluated(results: Mapping[str, Any]) -> str:
 
 def find_split(results: Mapping[str, Any]) -> str | None:
     """Return the split of the evaluated data; a file has none."""
-    is_file = PurePath(results["config"]["dataset"]).suffix in (".json", ".jsonl", ".parquet")
+    is_file = PurePath(results["config"]["dataset"]).suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet")
     return None if is_file else results["config"]["split"]
 
 

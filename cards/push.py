@@ -11,7 +11,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import mimetypes
 import mmap
 import re
 from collections import Counter
@@ -37,6 +39,8 @@ from sdiareward.common.errors import UserError
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import split_commit
 from sdiareward.common.package import CARDS, DEMO, METRIC, NANO, NEW_NANO, PACKAGE, __version__
+from sdiareward.common.tables import Row, Table
+from sdiareward.evaluation.report.page import render_page
 
 from . import dataset_card, model_card
 
@@ -54,6 +58,8 @@ _PLACES = ("_name_or_path", "name_or_path")
 # Of `peft`: an adapter that changes no projection and only brings modules of its own.
 _NO_PROJECTIONS = "dummy-target-modules"
 _PICTURES = (".gif", ".jpg", ".png", ".svg")
+# Fields of a card's header that the Hub shows elsewhere, as a viewer or a leaderboard.
+_LONG_FIELDS = ("configs", "dataset_info", "model-index")
 _METRIC = "esdr_accuracy"
 # What runs its own code when it is loaded.
 _PICKLES = {".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth"}
@@ -166,7 +172,7 @@ def plan_model(
     """Plan the repository of a model; a folder with an `adapter_config.json` holds adapters."""
     _require_hub_ids([*datasets, *([base_model] if base_model else [])])
     if not (checkpoint / CONFIG).is_file():
-        raise FileNotFoundError(f"{checkpoint}: holds no config.json; give the folder of a checkpoint.")
+        raise FileNotFoundError(f"{checkpoint}: has no config.json; give the folder of a checkpoint.")
     is_adapter = (checkpoint / ADAPTER_CONFIG).is_file()
     # The record of adapters is in the parent folder. An evaluation writes a file of that name too.
     path = find_record(checkpoint, beside=True)
@@ -266,7 +272,7 @@ def _list_checkpoint_files(release: model_card.ModelRelease, recorded_base: str 
     elif release.kind == "lora":
         names.append(ADAPTER_WEIGHTS)
         if not any(".score." in name for name, _ in iter_tensors(checkpoint, [ADAPTER_WEIGHTS])):
-            raise ValueError(f"{checkpoint / ADAPTER_WEIGHTS}: holds no score head; save the adapters with train.py.")
+            raise ValueError(f"{checkpoint / ADAPTER_WEIGHTS}: has no score head; save the adapters with train.py.")
         config = _remove_places(read_json(checkpoint / ADAPTER_CONFIG)) | {"base_model_name_or_path": base}
         files.append(_plan_json(ADAPTER_CONFIG, config))
     else:
@@ -287,7 +293,7 @@ def _make_head_files(checkpoint: Path, base: str) -> list[CommitOperationAdd]:
                 raise ValueError(f"{checkpoint}: {name} is not in float32; save the model with this package.")
             tensors[name] = tensor[:]
     if "score.weight" not in tensors:
-        raise FileNotFoundError(f"{checkpoint}: holds no score.weight; give the folder of a complete model.")
+        raise FileNotFoundError(f"{checkpoint}: has no score.weight; give the folder of a complete model.")
     config = {
         "base_model_name_or_path": base,
         "modules_to_save": sorted({name.split(".")[0] for name in tensors}),
@@ -382,7 +388,7 @@ def render_plan(plan: RepositoryPlan, repo: str) -> str:
 
 
 def write_preview(plan: RepositoryPlan, listing: str, folder: Path) -> Path:
-    """Write card, pictures and `listing` of a plan into a new or empty folder; return the card."""
+    """Write card, pictures, `listing` and a page of them into a new or empty folder; return the page."""
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UserError(f"{folder}: is not an empty folder; give a new one for the preview.")
     for file in plan.files:
@@ -392,7 +398,39 @@ def write_preview(plan: RepositoryPlan, listing: str, folder: Path) -> Path:
             with file.as_file() as content:
                 write_file(path, content.read())
     write_file(folder / "files.txt", listing + "\n")
-    return folder / "README.md"
+    write_file(folder / "index.html", _render_preview(folder, listing))
+    return folder / "index.html"
+
+
+def _render_preview(folder: Path, listing: str) -> str:
+    """Render a card as the Hub does: its header as a table, its text and pictures, and the list of files."""
+    from huggingface_hub import RepoCard
+    from markdown_it import MarkdownIt
+    from markupsafe import Markup
+
+    card = RepoCard.load(folder / "README.md", ignore_metadata_errors=True)
+    repository, *files = listing.splitlines()
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(card.text)
+    html = re.sub(r' style="text-align:\w+"', "", html)
+    html = html.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
+    for path in (path for path in folder.rglob("*") if path.suffix in _PICTURES):
+        data = f"data:{mimetypes.guess_type(path)[0]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        html = html.replace(f'src="{path.relative_to(folder).as_posix()}"', f'src="{data}"')
+    fields = {name: value for name, value in card.data.to_dict().items() if name not in _LONG_FIELDS}
+    rows = [
+        Row([name, ", ".join(map(str, value)) if isinstance(value, list) else value]) for name, value in fields.items()
+    ]
+    table = Table("Header of the card", ["field", "value"], rows, ("value",))
+    return render_page(
+        title=repository,
+        kind="Preview of a repository on the Hub",
+        subject=repository.partition(":")[0],
+        subtitle="Nothing was sent.",
+        sections=[
+            ("card", "Card", [("table", table), ("html", Markup(html))]),
+            ("files", "Files", [("list", files)]),
+        ],
+    )
 
 
 def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
@@ -400,7 +438,7 @@ def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
     from tqdm import tqdm
 
     if not plan.files:
-        raise ValueError("there is nothing to publish: the plan holds no files.")
+        raise ValueError("there is nothing to publish: the plan has no files.")
     for file in plan.files:
         if (suffix := Path(file.path_in_repo).suffix.lower()) in _PICKLES:
             raise ValueError(f"{file.path_in_repo}: {suffix} files can run code when loaded; save as safetensors.")

@@ -152,7 +152,7 @@ def _push(push: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
             listing = render_plan(plan, repo)
             print(listing)
             if push.preview is not None:
-                print(f"Card: {write_preview(plan, listing, push.preview)}")
+                print(f"Preview: {write_preview(plan, listing, push.preview)}")
             if not push.yes:
                 check_plan(plan)
                 print("Nothing was sent. To publish: the same command with --yes")

@@ -16,19 +16,18 @@ from sdiareward.common.files import write_file
 from sdiareward.common.tables import Cell, Row, Table, format_signed
 
 from .report.calls import show_call, tabulate_timing
-from .report.figures import choose_marker_style, measure_errors, save_figures, shorten
+from .report.figures import INK, SIDE_COLORS, choose_marker_style, save_figures, shorten
 from .report.page import Block, Collector, Dialogue, EmbedAudio, Section, Side, render_page
-from .report.sections import make_settings_table
 from .summary import name_model
-from .verdicts import COVARIATES, count_by, spread
+from .verdicts import COVARIATES, Covariate, count_by, spread
 
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NUM_EXAMPLES, _NUM_CALLS = 10, 4
-# More curves cannot be told apart.
-_MAX_CURVES = 6
+# Pairs of systems under one criterion whose margins are drawn.
+_MAX_FIGURES = 3
 Report = Mapping[str, Any]
 # Of each system: returns the messages of a dialogue.
 Readers = Mapping[str, Callable[[str], Any]]
@@ -46,12 +45,7 @@ def write_page(
     rewards = spread(table, report["criteria"][0])
     examples = [_show_examples(rewards.iloc[rows], readers, collector) for rows in choose_examples(rewards.to_numpy())]
     pass_on = " The recordings are in this page; pass it on only if they may be." if collector.clips else ""
-    text = (
-        f"Largest margins first, then smallest, under {report['criteria'][0]}; the best system stands first.{pass_on}"
-    )
-
-    def draw(kind: str) -> Block:
-        return "figures", [name for name in figures if name.startswith(f"{kind}_")]
+    text = f"Largest margins first, under {report['criteria'][0]}; the winner is on the left.{pass_on}"
 
     lines: list[Block] = [("text", line) for line in report["verdict"].split("\n")]
     is_clear = any(pair["is_clear"] for pair in report["pairs"])
@@ -60,14 +54,13 @@ def write_page(
     strengths = "Strength is the log-odds of a win against a system of mean strength, by a Bradley-Terry model."
     sections: list[Section] = [
         ("verdict", "Verdict", verdict + [("text", f"{name}: {what}") for name, what in report["about"].items()]),
-        ("pairs", "Wins", [("text", wins), tabulate_wins(report["pairs"]), draw("margins")]),
-        ("ranking", "Ranking", [("text", strengths), _tabulate_ranking(report["ranking"]), draw("ranking")]),
+        ("limits", "Limits", [("list", report["limits"])]),
+        ("pairs", "Wins", [tabulate_wins(report["pairs"]), ("figures", list(figures)), ("text", wins)]),
+        ("ranking", "Ranking", [("text", strengths), _tabulate_ranking(report["ranking"])]),
         ("timing", "Timing", _show_timing(report, rewards, calls, collector)),
-        ("limits", "What limits it", [("list", report["limits"]), draw("follows")]),
         ("clearest", "Clearest dialogues", [("text", text), *examples[0]]),
         ("closest", "Closest dialogues", examples[1]),
         ("skipped", "Skipped", _show_skipped(report)),
-        ("provenance", "How this was made", [("table", _tabulate_settings(report))]),
     ]
     page = render_page(
         title=subject,
@@ -77,6 +70,7 @@ def write_page(
         sections=[section for section in sections if section[2] and (section[0] != "ranking" or report["ranking"])],
         figures=figures,
         clips=collector.clips,
+        foot="Numbers and settings are in compare.json, every reward in compare.parquet.",
     )
     write_file(folder / "index.html", page)
     return folder / "index.html"
@@ -96,19 +90,22 @@ def _show_timing(report: Report, rewards: pd.DataFrame, calls: Calls, collector:
 
 
 def tabulate_wins(pairs: Sequence[Report]) -> Block:
+    # What is the same in all dialogues has no correlation.
+    shown = [name for name in COVARIATES if any(pair["follows"][name]["correlation"] is not None for pair in pairs)]
     rows = []
     for pair in pairs:
-        cells: list[Any] = [f"{pair['first']}, {pair['second']}", pair["criterion"]]
+        cells: list[Any] = [f"{pair['first']} over {pair['second']}", pair["criterion"]]
         cells += [pair["num_first"], pair["num_second"], pair["num_ties"]]
         cells += [tables.make_share(pair["win_rate"], pair["interval"]), tables.format_p_value(pair["p_value"])]
         cells.append(_sign(pair["mean_margin"], pair["mean_margin_interval"]))
-        for found in pair["follows"].values():
-            marks = {"suspect": found["is_suspect"], "differs": found["is_systematic"]}
+        for name in shown:
+            found = pair["follows"][name]
+            marks = {"follows": found["is_suspect"], "differs": found["is_systematic"]}
             mark = ", ".join(mark for mark, is_so in marks.items() if is_so)
             cells.append(Cell(format_signed(found["correlation"]), mark=mark))
         rows.append(Row([*cells, "yes" if pair["is_clear"] else "no"], "own" if pair["is_clear"] else ""))
-    head = ["first, second", "criterion", "first wins", "second wins", "ties", "win rate of the first, %"]
-    head += ["sign test, p", "mean margin", *(f"correlation with {of.title}" for of in COVARIATES.values()), "clear"]
+    head = ["systems", "criterion", "wins", "losses", "ties", "win rate, %", "sign test, p", "mean margin"]
+    head += [*(f"correlation with {COVARIATES[name].title}" for name in shown), "clear"]
     return "table", Table("Wins of each pair of systems", head, rows, ("criterion", "clear"))
 
 
@@ -140,7 +137,7 @@ def _show_examples(rewards: pd.DataFrame, readers: Readers, collector: Collector
         margin = row[order[0]] - row[order[-1]]
         sides = [Side(each, collector.describe_side(readers[each](name), None), row[each]) for each in order]
         sides[0] = sides[0]._replace(style="best" if margin else "")
-        about = f"margin {tables.format_number(margin)}; {f'{order[0]} first' if margin else 'tied'}"
+        about = f"margin {tables.format_number(margin)}: {f'{order[0]} is higher' if margin else 'a tie'}"
         blocks.append(("dialogue", Dialogue(name, name, sides, about=about, is_open=not blocks)))
     return blocks
 
@@ -155,29 +152,20 @@ def _show_skipped(report: Report) -> list[Block]:
     return [("table", table) for table in found if table.rows]
 
 
-def _tabulate_settings(report: Report) -> Table:
-    settings = {f"system {name}": path for name, path in report["systems"].items()}
-    settings |= {**report["identity"], "match_level": report["match_level"] or None}
-    settings |= {name: report[name] for name in ("num_bootstrap", "seed", "python")} | {"git": report["git_revision"]}
-    return make_settings_table({**settings, **report["versions"]})
-
-
 def _draw_figures(report: Report, table: pd.DataFrame, folder: Path) -> dict[str, tuple[str, bytes]]:
-    """Draw the figures as PNG files; return title and bytes of each by its name."""
+    """Draw margins, and what they may follow, as SVG files; return title and content of each by its name."""
     found: dict[str, tuple[str, Any]] = {}
     for criterion in report["criteria"]:
-        pairs, ranked = (
-            [each for each in report[of] if each["criterion"] == criterion] for of in ("pairs", "ranking")
-        )
+        pairs = [each for each in report["pairs"] if each["criterion"] == criterion]
         end = "".join(sign if sign.isalnum() else "_" for sign in criterion)
-        draw = partial(_draw_margins, table, pairs[:_MAX_CURVES])
-        found[f"margins_{end}"] = f"{criterion}: sorted margins of the dialogues", draw
-        draw = partial(_draw_follows, table, pairs[0])
-        found[f"follows_{end}"] = f"{criterion}: margin against differences in seconds heard and in level", draw
-        if ranked:
-            found[f"ranking_{end}"] = f"{criterion}: strengths and their intervals", partial(_draw_ranking, ranked)
-    wide = [name for name in found if name.startswith("follows_")]
-    images = save_figures({name: draw for name, (_, draw) in found.items()}, folder, wide)
+        for number, pair in enumerate(pairs[:_MAX_FIGURES], start=1):
+            title = f"{criterion}: margin of each dialogue, {pair['first']} minus {pair['second']}"
+            found[f"margins_{end}_{number}"] = title, partial(_draw_margins, table, pair)
+        for name in ("length_s", "level_db"):
+            if pairs[0]["follows"][name]["correlation"] is not None:
+                title = f"{criterion}: margin against the difference in {COVARIATES[name].title}"
+                found[f"{name}_{end}"] = title, partial(_draw_follows, table, pairs[0], COVARIATES[name])
+    images = save_figures({name: draw for name, (_, draw) in found.items()}, folder)
     return {name: (found[name][0], image) for name, image in images.items()}
 
 
@@ -186,34 +174,25 @@ def _subtract(table: pd.DataFrame, pair: Report, column: str = "reward") -> NDAr
     return (values[pair["first"]] - values[pair["second"]]).to_numpy()
 
 
-def _draw_margins(table: pd.DataFrame, pairs: Sequence[Report], axes: Any) -> None:
-    for number, pair in enumerate(pairs):
-        margins = np.sort(_subtract(table, pair))
-        shares = 100 * (np.arange(len(margins)) + 0.5) / len(margins)
-        label = f"{shorten(pair['first'])} − {shorten(pair['second'])}"
-        axes.plot(shares, margins, linestyle="-", linewidth=0.8, **choose_marker_style(number), label=label)
-    axes.axhline(0, color="black", linewidth=1)
-    axes.set(title="Margins of the dialogues, sorted", xlabel="percent of dialogues", ylabel="margin", xlim=(0, 100))
-    axes.legend(loc="best", fontsize=9)
+def _draw_margins(table: pd.DataFrame, pair: Report, axes: Any) -> None:
+    margins = np.sort(_subtract(table, pair))[::-1]
+    colors = [SIDE_COLORS[int(margin < 0)] for margin in margins]
+    axes.bar(range(1, len(margins) + 1), margins, color=colors, width=0.8)
+    axes.axhline(0, color=INK, linewidth=1)
+    axes.grid(axis="x", visible=False)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(title=_name_pair(pair), xlabel="dialogues, largest margin first", ylabel="margin")
 
 
-def _draw_follows(table: pd.DataFrame, pair: Report, panels: Any) -> None:
-    columns = (("heard_answer_s", "difference in seconds heard"), ("level_dbfs", "difference in level, dB"))
-    for number, (axes, (column, title)) in enumerate(zip(panels, columns, strict=True)):
-        differences = _subtract(table, pair, column)
-        axes.plot(differences, _subtract(table, pair), linestyle="", **choose_marker_style(number))
-        axes.axhline(0, color="black", linewidth=1)
-        axes.axvline(0, color="black", linewidth=1)
-        axes.set(xlabel=title)
-    panels[0].set(ylabel="margin")
-    panels[0].figure.suptitle(f"{shorten(pair['first'])} − {shorten(pair['second'])}", fontsize=12)
+def _draw_follows(table: pd.DataFrame, pair: Report, covariate: Covariate, axes: Any) -> None:
+    axes.plot(
+        _subtract(table, pair, covariate.measure), _subtract(table, pair), linestyle="", **choose_marker_style(0)
+    )
+    axes.axhline(0, color=INK, linewidth=1)
+    axes.axvline(0, color=INK, linewidth=1)
+    label = f"difference in {covariate.title},{covariate.unit}"
+    axes.set(title=_name_pair(pair), xlabel=label, ylabel="margin")
 
 
-def _draw_ranking(ranked: Sequence[Report], axes: Any) -> None:
-    strengths, places = [entry["strength"] for entry in ranked], range(len(ranked))
-    errors = measure_errors(strengths, [entry["interval"] for entry in ranked])
-    axes.errorbar(strengths, places, xerr=errors, capsize=3, linestyle="", **choose_marker_style(0))
-    axes.set_yticks(places, [shorten(entry["system"]) for entry in ranked])
-    axes.invert_yaxis()
-    axes.axvline(0, color="black", linestyle=":", linewidth=1)
-    axes.set(title="Strength and 95% interval", xlabel="log-odds of a win")
+def _name_pair(pair: Report) -> str:
+    return f"{shorten(pair['first'])} − {shorten(pair['second'])}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.errors import check_extra
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.machine import describe_run
+from sdiareward.common.package import NANO
 from sdiareward.common.tables import Results
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs, sample_rows
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+FIGURE = "rewards.png"
 
 
 def evaluate(
@@ -176,8 +180,18 @@ def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]
     text = render_markdown(results)
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     write_file(folder / "results.md", text)
-    plot_rewards(own, folder / "rewards.png")
+    plot_rewards(own, folder / FIGURE)
+    if args.model is not None:
+        copy_beside_model(folder, Path(args.model))
     if args.report:
         shown: Record = {"others": others, "training": training, "embed_audio": args.embed_audio}
         text += f"\nPage: {write_page(folder, results, pairs, labels, by_scorer, **shown)}"
     return results, text
+
+
+def copy_beside_model(folder: Path, model: Path) -> None:
+    """Copy results and figure into the folder of a model, for its card; the models of the package keep theirs."""
+    is_ours = model.resolve().parent == NANO.resolve().parent
+    if model.is_dir() and os.access(model, os.W_OK) and not is_ours and model.resolve() != folder.resolve():
+        for name in ("results.json", FIGURE):
+            shutil.copyfile(folder / name, model / name)

@@ -37,20 +37,18 @@ CRITERION_COLUMNS = {"modality": "modality_micro", "colloquialness": "colloquial
 # Every value of the label `subset`: pairs of other data have none of the paper's.
 SUBSET_LABELS = (*SUBSETS, NO_SUBSET)
 ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
-# Of each baseline the column in which it should be at chance, and what it means if it is not.
-BASELINES = {
-    "acoustic": ("modality_micro", "It hears no words: that much can be told from channel and voice alone."),
-    "text": ("colloquialness", "It hears nothing: that much can be told from the words alone."),
-}
-# What evaluated pairs share with training pairs.
+BASELINES = ("acoustic", "text")
+# What evaluated pairs share with training pairs, for "N of these M pairs ...".
 OVERLAPS = {
-    "content": "trained on, with the same words and recordings",
-    "pair_id": "with the id of a training pair, but other words or recordings",
-    "side": "with one side of a training pair",
-    "prompt": "with the prompt of a training pair",
-    "recording": "with a recording of a training pair",
-    "group_id": "of a recording or dialogue that was trained on (group_id)",
+    "content": "were training pairs",
+    "pair_id": "had the id of a training pair, but other words or recordings",
+    "side": "shared one side with a training pair",
+    "prompt": "shared the prompt of a training pair",
+    "recording": "shared a recording with a training pair",
+    "group_id": "came from a recording or dialogue of the training pairs",
 }
+# Folders that training writes, each of which many runs have.
+_USUAL_FOLDERS = ("model", "adapter")
 _FEW_TRAINING_PAIRS = 20
 _NUM_NAMED = 3
 
@@ -61,8 +59,11 @@ def name_scorer(config: Mapping[str, Any]) -> str:
 
 
 def name_model(model: str) -> str:
-    """Return a checkpoint's name on pages; the package's own has another path on each machine."""
-    return NANO.name if Path(model) == NANO else model
+    """Return the name of a checkpoint on pages: of a local folder the last part, or two where the last is a rule."""
+    if not Path(model).exists() and not Path(model).is_absolute():
+        return model
+    parts = (NANO if Path(model) == NANO else Path(model).resolve()).parts
+    return "/".join(parts[-2:] if parts[-1] in _USUAL_FOLDERS or parts[-1].startswith("checkpoint-") else parts[-1:])
 
 
 def list_groups(labels: Labels) -> list[str]:
@@ -176,7 +177,8 @@ def find_heard(model: str | None, train_labels: Labels | None) -> tuple[Names, N
         path = Path(find_checkpoint(model)) / "results.json"
         if path.is_file() and not any(TRAINED_ON in stage for stage in stages):
             results = read_json_object(path, "get the checkpoint again")
-            left_out = results.get("left_out_synthesizers")
+            # Of an evaluation that took the split's, these are not the model's.
+            left_out = results.get("left_out_synthesizers") if results.get("heard_from") != "split" else None
             spoken = {row["synthesizer"] for row in results["by_synthesizer"]} - {ALL_SEEN, ALL_LEFT_OUT}
             heard = None if left_out is None else spoken - {*left_out}
     if heard is None and train_labels is not None:
@@ -258,15 +260,62 @@ def sum_cut(scores: Sequence[Mapping[str, Any]], sessions: Sequence[Mapping[str,
     return {"max_turn_s": limits.pop(), **sums, "num_pairs": num_pairs, "silent_turns": silent}
 
 
+def list_findings(results: Mapping[str, Any], name: str) -> list[str]:
+    """Return the result in sentences, the weakest point first; `name` is that of `name_scorer`."""
+    own, column = results["accuracies"]["model"], "overall_micro"
+    who = f"J{name[1:]}" if results.get("judge") else f"Model {name}"
+    found = [describe_overlap(results)] if (results.get("overlap") or {}).get("content") else []
+    found += _list_weak_points(results)
+    if own[column] is None:
+        what = "answer" if results.get("judge") else "reward"
+        return [*found, f"{who} has no usable {what} for any of {own['num_pairs'][column]} pairs."]
+    share = f"{own['num_correct'][column]} of {own['num_pairs'][column]} pairs, {format_percent(own[column])}%"
+    interval = phrase_interval(own["interval"][column], own["num_groups"][column])
+    return [*found, f"{who} prefers the right dialogue in {share} ({interval}); chance is 50%."]
+
+
+def list_criteria(num_pairs: Mapping[str, int]) -> dict[str, str]:
+    """Return the column of each criterion with pairs; without subsets, that of all pairs."""
+    found = {name: column for name, column in CRITERION_COLUMNS.items() if num_pairs[column]}
+    return found or {"all pairs": "overall_micro"}
+
+
+def is_all_ties(result: Mapping[str, Any], column: str) -> bool:
+    """Return whether a scorer cannot separate the sides of any pair, as the text baseline of equal words."""
+    return bool(result["num_ties"][column] == result["num_pairs"][column] > 0)
+
+
+def _list_weak_points(results: Mapping[str, Any]) -> list[str]:
+    """Return criteria under which the model is not above a baseline, or not clearly above chance, the worst first."""
+    accuracies, found = results["accuracies"], list[tuple[float, str]]()
+    own = accuracies["model"]
+    for criterion, column in list_criteria(own["num_pairs"]).items():
+        above = dict[str, float]()
+        for name, fitted in results.get("baselines", {}).items():
+            num_train = fitted["num_train"].get(criterion, sum(fitted["num_train"].values()))
+            rival = accuracies[name][column]
+            if num_train >= _FEW_TRAINING_PAIRS and not is_all_ties(accuracies[name], column):
+                above |= {name: rival} if own[column] is not None and rival >= own[column] else {}
+        start = f"{criterion.capitalize()} ({format_percent(own[column])}%)"
+        if above:
+            is_below = "below" if min(above.values()) > own[column] else "no better than"
+            shares = " and ".join(f"the {name} baseline ({format_percent(share)}%)" for name, share in above.items())
+            meaning = "it shows no listening" if "text" in above else "voice and channel alone explain it"
+            found.append((own[column] - max(above.values()), f"{start}: {is_below} {shares}; {meaning}."))
+        elif own[column] is not None and (own["interval"][column] or [1.0])[0] <= 0.5:
+            found.append((0.0, f"{start}: not clearly above chance."))
+    return [sentence for _, sentence in sorted(found)]
+
+
 def list_notes(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[str]:
-    """Return what to read before the numbers; `titles` are those of the scorers."""
-    found = [describe_overlap(results)]
+    """Return what qualifies the numbers; `titles` are the names of the scorers."""
+    found = [] if (results.get("overlap") or {}).get("content") else [describe_overlap(results)]
     missing = results["accuracies"]["model"]["missing_subsets"]
     # With one subset alone the averages are its accuracy.
     if 0 < len(missing) < len(SUBSETS) - 1:
-        found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
+        found.append(f"No pairs of {', '.join(missing)}: the averages are over the other subsets.")
     for name, result in results["accuracies"].items():
-        found += _note_ties(result, titles[name], "got no usable answer" if titles[name] == "judge" else "")
+        found += _note_ties(result, titles[name], "have no usable answer" if titles[name] == "judge" else "")
     if results["skipped"]:
         what = "pairs were skipped and are not counted; skipped.jsonl has the reasons."
         found.append(f"{len(results['skipped'])} {what}")
@@ -279,12 +328,7 @@ def list_notes(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[st
     counts = [of["num_train"] for of in results.get("baselines", {}).values()]
     if few := {name: count for of in counts for name, count in of.items() if count < _FEW_TRAINING_PAIRS}:
         fitted = ", ".join(f"{count} of {name}" for name, count in few.items())
-        found.append(f"The baselines were fitted on few pairs ({fitted}): read nothing into their numbers.")
-    for name, (column, meaning) in BASELINES.items():
-        result = results["accuracies"].get(name)
-        if result and (bounds := result["interval"][column]) and bounds[0] > 0.5:
-            share = format_percent(result[column])
-            found.append(f"{titles[name]}: {share} on {column.replace('_', ' ')}. {meaning}")
+        found.append(f"The baselines were fitted on few pairs ({fitted}); ignore their numbers.")
     return list(filter(None, found))
 
 
@@ -293,9 +337,11 @@ def _note_ties(result: Mapping[str, Any], scorer: str, what: str) -> Iterator[st
     num_pairs, num_ties = result["num_pairs"], result["num_ties"]
     by_criterion = any(num_pairs[name] for name in SUBSETS)
     for criterion, column in (CRITERION_COLUMNS if by_criterion else {"": "overall_micro"}).items():
-        if ties := num_ties[column]:
+        ties, pairs = num_ties[column], f"{criterion} pairs".strip()
+        if ties and ties == num_pairs[column]:
+            yield f"{scorer}: all {ties} {pairs} tie."
+        elif ties:
             split = format_percent((result["num_correct"][column] + ties / 2) / num_pairs[column])
-            pairs = f"{criterion} pairs".strip()
             yield f"{scorer}: {ties} of {num_pairs[column]} {pairs} tie; {split} if ties are split."
     # Pairs of no subset are in no column alone.
     others, ties = (each["overall_micro"] - sum(each[name] for name in SUBSETS) for each in (num_pairs, num_ties))
@@ -323,22 +369,22 @@ def describe_cut(cut: Mapping[str, Any] | None) -> str:
 
 
 def describe_overlap(results: Mapping[str, Any]) -> str:
-    """Report which of the evaluated pairs were trained on; empty for a judge."""
+    """Report how many of the evaluated pairs were trained on; empty for a judge."""
     if "overlap" not in results:
         return ""
     if (overlap := results["overlap"]) is None:
         return "The training pairs of this model are not recorded: it may have been trained on these pairs."
-    shared = []
+    num_pairs, shared = overlap["num_pairs"], list[str]()
     for name, what in OVERLAPS.items():
-        if names := overlap.get(name):
-            more = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
-            shared.append(f"{len(names)} {what} ({', '.join(map(escape_markdown, names[:_NUM_NAMED]))}{more})")
-    text = f"Of {overlap['num_pairs']} pairs, {'; '.join(shared) or 'none share anything with the training pairs'}."
+        if count := len(overlap.get(name, ())):
+            verb = "was a training pair" if (count, name) == (1, "content") else what
+            shared.append(f"{count} {verb}" if shared else f"{count} of these {num_pairs} pairs {verb}")
+    text = f"{'; '.join(shared) or f'None of these {num_pairs} pairs shared anything with the training pairs'}."
     if shared:
         others = overlap["others"]
-        rest = f"accuracy {format_percent(others['accuracy'])}" if others["num_pairs"] else "nothing to measure"
+        rest = f"{format_percent(others['accuracy'])}% right" if others["num_pairs"] else "nothing is left to measure"
         text += f" The other {others['num_pairs']}: {rest}."
-    return text if overlap["is_whole"] else f"{text} Not all that this model was trained on is recorded."
+    return text if overlap["is_whole"] else f"{text} The record of this model's training pairs is incomplete."
 
 
 def describe_changed(parameters: Mapping[str, str | None]) -> list[str]:

@@ -19,6 +19,7 @@ from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.files import read_json_object
 from sdiareward.common.package import NANO
 from sdiareward.esdr_accuracy.pairwise import has_many, percentile_interval, student_quantile
+from sdiareward.pairs.loading import name_data
 
 from .statistics import Clusters, sign_flip_test
 from .summary import ALL_LEFT_OUT, CRITERION_COLUMNS, describe_overlap, format_percent, phrase_interval
@@ -55,7 +56,7 @@ _OTHER = ("has the higher reward", "a criterion of this model or of the prompt f
 MAX_P_VALUE = 0.05
 RULE = (
     "A difference is clear only if the 95% interval of the win rate excludes 50%, the p value of the sign test is "
-    f"below {MAX_P_VALUE:g}, and it does not go with length, level, or the number of turns or transcripts."
+    f"below {MAX_P_VALUE:g}, and neither length, level, nor the number of turns or transcripts may explain it."
 )
 # To which `match_level` brings recordings: low enough that the peaks of speech stay below full scale.
 MATCHED_DBFS = -26.0
@@ -66,8 +67,8 @@ _FEW_GROUPS, _MIN_DIALOGUES = 10, 5
 # that wins every time is infinite.
 PRIOR_WINS = 0.5
 _NANO = Limit(
-    "nano is a demonstration, trained on acted English of one game and one announcer in a telephone channel; for a "
-    "verdict to rely on, name a larger checkpoint with --model.",
+    "nano is a demonstration, trained on acted English of one game and one announcer in a telephone channel. For a "
+    "reliable verdict, name a larger checkpoint with --model.",
     "nano is a demonstration",
 )
 Record = dict[str, Any]
@@ -75,7 +76,7 @@ Floats = NDArray[np.float64]
 
 
 class Covariate(NamedTuple):
-    """What a margin might follow; a mean difference below `min_difference`, or a share of the mean, is none."""
+    """What a margin might follow; mean differences below `min_difference`, or this share of the mean, are ignored."""
 
     measure: str  # Column of the table.
     title: str
@@ -103,7 +104,7 @@ def list_groups(table: pd.DataFrame) -> list[str]:
 
 
 def compare_systems(table: pd.DataFrame, **draws: Any) -> list[Record]:
-    """Compare every two systems under each criterion; counts and margins are the first's against the second.
+    """Compare every two systems under each criterion; the first of a pair is the one that wins more often.
 
     `follows` holds the result of `correlate` by the names of `COVARIATES`.
     """
@@ -112,6 +113,8 @@ def compare_systems(table: pd.DataFrame, **draws: Any) -> list[Record]:
         rewards = spread(table, criterion)
         measures = {name: spread(table, criterion, covariate.measure) for name, covariate in COVARIATES.items()}
         for one, other in combinations(rewards.columns, 2):
+            if np.sign(rewards[one] - rewards[other]).sum() < 0:
+                one, other = other, one
             margins = rewards[one] - rewards[other]
             follows = {name: correlate(margins, of[one], of[other], COVARIATES[name]) for name, of in measures.items()}
             pair: Record = {"criterion": criterion, "first": one, "second": other, "follows": follows}
@@ -229,25 +232,31 @@ def describe_criterion(criterion: str) -> str:
 
 
 def phrase_verdict(pair: Record, limits: Sequence[str] = ()) -> str:
-    """Return the verdict on two systems, with what the margin may be about instead, and its limits."""
+    """Return the verdict on two systems, with what else may explain it, and its limits."""
     end = f"; limits: {', '.join(limits)}." if limits else "."
-    no_difference = f"No difference can be told between {pair['first']} and {pair['second']}"
+    first, second = pair["first"], pair["second"]
+    no_difference = f"No clear difference between {first} and {second}"
     if pair["num_ties"] == pair["num_dialogues"]:
         return f"{no_difference}: their rewards are equal in all {pair['num_ties']} dialogues{end}"
-    better, worse, rate, bounds = pair["first"], pair["second"], pair["win_rate"], pair["interval"]
-    if rate < 0.5:
-        better, worse, rate, bounds = worse, better, 1 - rate, bounds and [1 - bound for bound in reversed(bounds)]
-    over = phrase_interval(bounds, pair["num_groups"], count_by(pair))
+    over = phrase_interval(pair["interval"], pair["num_groups"], count_by(pair))
     test = "p < 0.001" if pair["p_value"] < 0.001 else f"p = {pair['p_value']:.3f}"
-    share = f"{100 * rate:.1f}%, {over}, sign test {test}"
+    share = f"{100 * pair['win_rate']:.1f}%, {over}, sign test {test}"
     ties, share = (f", {pair['num_ties']} tied", f"win rate {share}") if pair["num_ties"] else ("", share)
     claim = CRITERIA.get(pair["criterion"], _OTHER)[0]
-    where = f"in {max(pair['num_first'], pair['num_second'])} of {pair['num_dialogues']} dialogues{ties} ({share})"
+    where = f"in {pair['num_first']} of {pair['num_dialogues']} dialogues{ties} ({share})"
     if not is_certain(pair["interval"], pair["p_value"]):
-        return f"{no_difference}: {better} {claim} {where}{end}"
-    if reasons := "; ".join(list_reasons(pair)):
-        return f"{better} is preferred to {worse} {where}, but it is not clear that it {claim}: {reasons}{end}"
-    return f"{better} {claim} than {worse} {where}{end}"
+        return f"{no_difference}: {first} {claim} {where}{end}"
+    if reasons := list_reasons(pair):
+        causes = [COVARIATES[name].title for name, of in pair["follows"].items() if is_confounded(of)]
+        return f"{first} scores higher than {second} {where}; {' and '.join(causes)} may explain it: " + (
+            f"{'; '.join(reasons)}{end}"
+        )
+    return f"{first} {claim} than {second} {where}{end}"
+
+
+def is_confounded(found: Record) -> bool:
+    """Return whether a result of `correlate` may explain a difference."""
+    return bool(found["is_suspect"] or found["is_systematic"])
 
 
 def count_by(found: Mapping[str, Any]) -> str:
@@ -256,11 +265,12 @@ def count_by(found: Mapping[str, Any]) -> str:
 
 
 def list_reasons(pair: Record, which: str = "is_systematic") -> list[str]:
-    """Return what a difference of rewards may be about instead of the speech."""
+    """Return what may explain a difference of rewards instead of the speech."""
     reasons = []
     for name, found in pair["follows"].items():
         if found["is_suspect"]:
-            reasons.append(f"it follows the {COVARIATES[name].title} (correlation {found['correlation']:+.2f})")
+            size = f"(correlation {found['correlation']:+.2f})"
+            reasons.append(f"the margin follows the {COVARIATES[name].title} {size}")
         if found[which]:
             more = "first" if found["mean_difference"] > 0 else "second"
             size = f"by {abs(found['mean_difference']):.1f}{COVARIATES[name].unit} on average"
@@ -338,7 +348,7 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> str:
     """Report how often the model is right on pairs with a known answer, from the `results.json` in its folder."""
     path = Path(find_checkpoint(model)) / "results.json"
     if not path.is_file():
-        return "No evaluation lies beside this checkpoint: how often it is right is not known here."
+        return "This checkpoint has no results.json: how often it is right is unknown."
     results = read_json_object(path, "evaluate the checkpoint again")
     own = results.get("accuracies", {}).get("model", {})
     rows = [row for row in results.get("by_synthesizer") or () if row["synthesizer"] == ALL_LEFT_OUT]
@@ -351,7 +361,8 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> str:
             held_out = f", {format_percent(unseen.get(criterion))}% of those by synthesizers held out of training"
             parts.append(text + (held_out if unseen.get(criterion) is not None else ""))
     if not parts:
-        return f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."
+        return f"The results.json of this checkpoint has no pairs of {', '.join(criteria)}."
     unmeasured = " It was not measured under joint." if "joint" in criteria else ""
-    right = f"On its own test pairs this model is right on {'; '.join(parts)}.{unmeasured}"
+    data = name_data(results["config"]["dataset"], results["config"]["split"])
+    right = f"On {data} this model is right on {'; '.join(parts)}.{unmeasured}"
     return f"{right} {describe_overlap(results)}".rstrip()

@@ -37,7 +37,7 @@ _KEPT_VARIATION, _FRAME_PERIOD_MS = 0.5, 10.0
 _LONGEST_REPEATS = 4
 _PEAK, _LOUD_PEAK = 0.99, 0.7
 _PAUSE_SAMPLES = SAMPLING_RATE // 5
-_VOICE = "a synthesizer that speaks offline, such as espeakng-loader (the extra `build`)"
+_VOICE = "a synthesizer that speaks offline, such as espeakng-loader (in the extra build)"
 _WRITTEN, _OTHER = "a colloquialness pair with a transcript", "another dialogue under the same criterion"
 _REAL = "a modality pair whose recording is not digitally silent"
 
@@ -112,7 +112,7 @@ def _add_noise_floor_to(turns: Sequence[Turn], pair: AuditPair, context: AttackC
     "vocoded",
     "the recording through a vocoder, with its noise floor",
     "chosen",
-    f"{_REAL}, and pyworld (the extra `build`)",
+    f"{_REAL}, and pyworld (in the extra build)",
     lambda sounds_dir, speak: can_vocode(),
 )
 def _vocode(pair: AuditPair, context: AttackContext) -> list[Turn] | None:

@@ -43,7 +43,7 @@ _LANE_Y, _LANE_HEIGHT, _BETWEEN = (2, 22), 16, 4
 
 
 def describe_timing(timing: Mapping[str, Timing]) -> str:
-    """Return which of several systems answers sooner."""
+    """Return the median response gap of each system."""
     gaps = {name: found["response_gap_median_s"] for name, found in timing.items()}
     told = ", ".join(f"{name} {gap:.2f} s" for name, gap in gaps.items() if gap is not None)
     return f"Median response gap: {told}. Rewards do not measure it."

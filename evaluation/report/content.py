@@ -1,10 +1,9 @@
-"""Measure what only the page shows: `build_report` returns what `report.json` holds, the page shows no others."""
+"""Measure what only the page shows: `build_report` returns the content of `report.json`."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.dataset import QUANTILES
 
 from .. import statistics, summary
 from ..scores import Evaluation, compute_margin, is_finite, is_right
@@ -24,12 +22,6 @@ from ..summary import BASELINES, SUBSET_LABELS, Labels, Record, Scores, describe
 MIN_PAIRS, MIN_GROUPS = 10, 5
 TAXONOMY = ("source", "primary", "secondary")
 _NUM_EXAMPLES = 20
-STRATA = {
-    "high confidence": "quarter of the pairs with the largest |margin|",
-    "low confidence": "quarter of the pairs with the smallest |margin|",
-    "all pairs": "",
-    "hard negatives": "pairs that the model orders wrongly, ties included",
-}
 
 
 def build_report(
@@ -53,17 +45,17 @@ def build_report(
         report["by_held_out"] = summary.by_held_out(records, left_out, sources, measure)
     invalid = {name: [row for row in records if not is_finite(of[row["pair_id"]])] for name, of in scores.items()}
     finite = {name: [row for row in records if is_finite(of[row["pair_id"]])] for name, of in scores.items()}
+    sizes = np.abs(_list_margins(finite["model"], scores["model"]))
     found = {
         **report,
         "by_taxonomy": by_taxonomy(records, scores, options),
-        "rewards": describe_rewards(finite["model"], scores["model"]),
         "training": list(training),
         "calibration": [
             {"scorer": name, **describe_calibration(rows, scores[name], options)}
             for name, rows in finite.items()
             if rows and name not in BASELINES
         ],
-        "margins": describe_margins(finite["model"], scores["model"], options),
+        "margins": describe_bins(finite["model"], scores["model"], sizes, options),
         "comparisons": describe_comparisons(records, scores, options),
         "not_finite": [{"scorer": name, "pair_id": row["pair_id"]} for name, rows in invalid.items() for row in rows],
     }
@@ -108,25 +100,12 @@ def by_taxonomy(records: Labels, by_scorer: Mapping[str, Scores], options: Mappi
     return rows
 
 
-def describe_rewards(records: Labels, scores: Scores) -> list[Record]:
-    """Describe the rewards of both sides by subset: what Figure 4c and d draw."""
-    rows = []
-    for subset in SUBSET_LABELS:
-        members = [scores[record["pair_id"]] for record in records if record["subset"] == subset]
-        for side in SIDES if members else ():
-            values = np.array([member[side] for member in members], dtype=np.float64)
-            quantiles = {name: float(np.quantile(values, share)) for name, share in QUANTILES.items()}
-            spread = {"mean": float(values.mean()), "sd": float(values.std())}
-            rows.append({"subset": subset, "side": side, "num_pairs": len(values), **spread, **quantiles})
-    return rows
-
-
-def find_lowest(records: Labels, scores: Scores) -> list[Record]:
-    """Return the pairs with the lowest margins, wrong ones first, and their rewards."""
+def find_wrong(records: Labels, scores: Scores) -> list[Record]:
+    """Return the wrong pairs with their rewards, the lowest margin first; ties are wrong."""
     found = []
     for record in records:
         score = scores[record["pair_id"]]
-        if (margin := compute_margin(score)) is not None:
+        if (margin := compute_margin(score)) is not None and margin <= 0:
             rewards = {f"{side}_reward": score[side] for side in SIDES}
             found.append({"pair_id": record["pair_id"], "margin": margin, **rewards})
     return sorted(found, key=lambda row: row["margin"])[:_NUM_EXAMPLES]
@@ -136,66 +115,36 @@ def _list_margins(records: Labels, scores: Scores) -> NDArray[np.float64]:
     return np.array([compute_margin(scores[record["pair_id"]]) for record in records], dtype=np.float64)
 
 
-def describe_margins(records: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, list[Record]]:
-    """Describe accuracy against margin: equal-mass bins of `|margin|`, and the strata of Table 3."""
-    margins = _list_margins(records, scores)
-
-    def describe(rows: Any) -> Record:
-        sizes = np.abs(margins[rows])
-        spread = (
-            [float(value) for value in (margins[rows].mean(), sizes.min(), sizes.max())] if len(rows) else [None] * 3
-        )
-        accuracy = describe_accuracy([records[row] for row in rows], scores, options)
-        return {**accuracy, **dict(zip(("mean_margin", "low", "high"), spread, strict=True))}
-
-    # A quarter is rounded up; of equal margins the earlier pair counts as the larger.
-    order, quarter = np.argsort(-np.abs(margins), kind="stable"), math.ceil(len(margins) / 4)
-    strata = (order[:quarter], order[len(order) - quarter :], np.arange(len(order)), np.flatnonzero(margins <= 0))
+def describe_bins(
+    records: Labels, scores: Scores, values: NDArray[np.float64], options: Mapping[str, Any]
+) -> list[Record]:
+    """Return the accuracy in bins of equally many pairs by a value, and its `mean`, `low` and `high` in each."""
     found = []
-    for name, rows in zip(STRATA, strata, strict=True):
-        by_subset = Counter(records[row]["subset"] for row in rows)
-        counts = {subset: by_subset[subset] for subset in SUBSET_LABELS if by_subset[subset]}
-        # The accuracy of hard negatives is 0 by choice of the pairs.
-        unknown = {"accuracy": None, "interval": None} if name == "hard negatives" else {}
-        found.append({"name": name, "rule": STRATA[name], **describe(rows), **unknown, "by_subset": counts})
-    bins = [describe(rows) for rows in statistics.make_equal_mass_bins(np.abs(margins)) if len(rows)]
-    return {"bins": bins, "strata": found}
+    for rows in statistics.make_equal_mass_bins(values):
+        if len(rows):
+            of_bin = values[rows]
+            spread = {"mean": float(of_bin.mean()), "low": float(of_bin.min()), "high": float(of_bin.max())}
+            found.append({**describe_accuracy([records[row] for row in rows], scores, options), **spread})
+    return found
 
 
 def describe_calibration(records: Labels, scores: Scores, options: Mapping[str, Any]) -> Record:
     """Describe the calibration of one model before and after temperatures from folds of other recordings."""
-    margins, subsets = _list_margins(records, scores), np.array([record["subset"] for record in records])
-    folds = statistics.deal_folds(list_groups(records), subsets.tolist())
+    margins = _list_margins(records, scores)
+    folds = statistics.deal_folds(list_groups(records), [record["subset"] for record in records])
     by_pair = statistics.cross_fit_temperatures(margins, folds)
 
     def describe(margins: NDArray[np.float64]) -> Record:
-        confidence, _ = statistics.fold(margins)
-        bins = []
-        for rows in statistics.make_equal_mass_bins(confidence):
-            accuracy = describe_accuracy([records[row] for row in rows], scores, options)
-            spread = [
-                float(value) for value in (confidence[rows].mean(), confidence[rows].min(), confidence[rows].max())
-            ]
-            bins.append({**accuracy, **dict(zip(("confidence", "low", "high"), spread, strict=True))})
-        whole = _describe_error(margins)
-        of_subset = {name: _describe_error(margins[subsets == name]) for name in SUBSET_LABELS if name in subsets}
-        # The paper's ranking loss, in nats.
-        loss = float(np.logaddexp(0.0, -margins).mean())
-        return {**whole, "negative_log_likelihood": loss, "bins": bins, "by_subset": of_subset}
+        error = statistics.expected_calibration_error(margins)
+        return {"error": error, "bins": describe_bins(records, scores, statistics.fold(margins)[0], options)}
 
     return {
         "num_pairs": len(records),
         "num_wrong": int((margins <= 0).sum()),
         "temperature": statistics.fit_temperature(margins),
-        "fold_temperatures": None if by_pair is None else [float(by_pair[folds == k][0]) for k in np.unique(folds)],
         "before": describe(margins),
         "after": None if by_pair is None else describe(margins / by_pair),
     }
-
-
-def _describe_error(margins: NDArray[np.float64]) -> Record:
-    mean, error = statistics.fold(margins)[0].mean(), statistics.expected_calibration_error(margins)
-    return {"num_pairs": len(margins), "confidence": float(mean), "error": error}
 
 
 def describe_comparisons(records: Labels, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]) -> list[Record]:

@@ -1,13 +1,13 @@
-"""Draw the page's figures, and `rewards.png` beside the results.
+"""Draw the figures of pages as SVG in the colours of the page, light or dark, and `rewards.png` beside the results.
 
-Sides, models and runs differ by hatch, marker or line style as well as by colour; every number drawn is in
-`report.json`. The same numbers give the same bytes.
+Sides, models and runs differ by hatch, marker or line style as well as by colour. Equal numbers give equal bytes.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import fill
@@ -25,80 +25,87 @@ Records = Sequence[Mapping[str, Any]]
 Draw = Callable[[Any], None]
 
 # Large enough to be read where a phone shows the figure 360 pixels wide.
-_PANEL_INCHES = (5.4, 4.0)
-_WIDE_INCHES = 8.6
+_INCHES = (5.4, 3.4)
 _DPI = 150
+# Text and lines; in SVG the text colour of the reader's scheme.
+INK = "#01020a"
+_SCHEME = ":root{color-scheme:light dark;color:light-dark(#1a1f26,#e8edf2)}"
 # Any: matplotlib's stubs have the settings of one version.
 _STYLE: dict[Any, Any] = {
-    **{"font.size": 11, "axes.titlesize": 12, "hatch.linewidth": 0.7, "legend.framealpha": 0.9, "grid.alpha": 0.3},
+    **{"font.size": 11, "axes.titlesize": 12, "hatch.linewidth": 0.7, "legend.framealpha": 0.0, "grid.alpha": 0.3},
     **{"axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False},
+    **{"text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK},
+    # Text stays text; identifiers do not change from run to run.
+    **{"svg.fonttype": "none", "svg.hashsalt": "sdiareward"},
     # A name with dollar signs is not a formula.
     "text.parse_math": False,
 }
+SIDE_COLORS = ("#56b4e9", "#e69f00")
 _SIDE_STYLES: dict[str, dict[str, Any]] = {
-    "chosen": {"facecolor": "#56b4e9", "hatch": "///"},
-    "rejected": {"facecolor": "#e69f00", "hatch": "..."},
+    side: {"facecolor": color, "hatch": hatch}
+    for side, color, hatch in zip(SIDES, SIDE_COLORS, ("///", "..."), strict=True)
 }
 # Okabe and Ito's colours, which differ in lightness too.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00")
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", INK, "#e69f00")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _LINES = ("-", "--", "-.", ":")
 _MAX_TITLE_CHARACTERS = 34
 
 
-def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> dict[str, bytes]:
-    """Draw every figure the report has numbers for, as PNG files named after it; return their bytes."""
+def draw_figures(report: Mapping[str, Any], records: Records, folder: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Draw those of the named figures that the report has numbers for; return their SVG files."""
+    training, columns = report["training"], list_columns(report["accuracies"]["model"]["num_pairs"])
     drawings: dict[str, tuple[Any, Draw]] = {
-        "accuracy": (True, partial(_draw_accuracy, report)),
-        "densities": (report["rewards"], partial(_draw_densities, records)),
-        "boxes": (report["rewards"], partial(_draw_boxes, records)),
-        "score_alignment": (report["training"], partial(_draw_training, report["training"], "chosen")),
-        "margin_stability": (report["training"], partial(_draw_training, report["training"], "margin")),
+        # A figure of one point shows nothing.
+        "accuracy": (len(columns) > 1, partial(_draw_accuracy, report, columns)),
+        "rewards": (report["margins"], partial(_draw_rewards, records)),
         "reliability": (report["calibration"], partial(_draw_reliability, report["calibration"])),
-        "accuracy_by_margin": (bins := report["margins"]["bins"], partial(_draw_accuracy_by_margin, bins)),
-        "comparison": (report["comparisons"], partial(_draw_comparisons, report)),
+        "accuracy_by_margin": (len(report["margins"]) > 1, partial(_draw_accuracy_by_margin, report["margins"])),
+        "score_alignment": (training, partial(_draw_training, training, "chosen")),
+        "margin_stability": (training, partial(_draw_training, training, "margin")),
     }
-    return save_figures({name: draw for name, (numbers, draw) in drawings.items() if numbers}, folder)
+    return save_figures({name: drawings[name][1] for name in names if drawings[name][0]}, folder)
 
 
-def save_figures(drawings: Mapping[str, Draw], folder: Path, wide: Collection[str] = ()) -> dict[str, bytes]:
-    """Draw figures into a folder, those in `wide` of two panels, and remove all others; return their bytes."""
+def save_figures(drawings: Mapping[str, Draw], folder: Path) -> dict[str, bytes]:
+    """Draw figures as SVG files into a folder and remove all others; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in {path.stem for path in folder.glob("*.png")} - set(drawings):
-        (folder / f"{stale}.png").unlink()
-    return {
-        name: save_figure(folder / f"{name}.png", draw, _WIDE_INCHES if name in wide else 0)
-        for name, draw in drawings.items()
-    }
+    for stale in folder.glob("*.svg"):
+        stale.unlink()
+    return {name: save_figure(folder / f"{name}.svg", draw) for name, draw in drawings.items()}
 
 
-def save_figure(path: Path, draw: Draw, wide_inches: float = 0) -> bytes:
-    """Save a figure in the style of all pages; `draw` gets its axes, of a wide one two in an array."""
+def save_figure(path: Path, draw: Draw) -> bytes:
+    """Save a figure in the style of all pages, as PNG or SVG; `draw` gets its axes."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    is_svg, buffer = path.suffix == ".svg", io.BytesIO()
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(wide_inches or _PANEL_INCHES[0], _PANEL_INCHES[1]), layout="constrained")
+        figure = Figure(figsize=_INCHES, layout="constrained")
         FigureCanvasAgg(figure)
-        draw(figure.subplots(1, 1 + bool(wide_inches), sharey=True))
-        with replace_atomically(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=_DPI, metadata={"Software": None})
-    return path.read_bytes()
+        draw(figure.subplots())
+        metadata = {"Date": None, "Creator": None} if is_svg else {"Software": None}
+        figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI, transparent=is_svg, metadata=metadata)
+    content = buffer.getvalue()
+    if is_svg:
+        text = content.decode().replace(INK, "currentColor").replace("*{stroke-", f"{_SCHEME}*{{stroke-", 1)
+        content = text.encode()
+    with replace_atomically(path) as temporary:
+        temporary.write_bytes(content)
+    return content
 
 
 def plot_rewards(records: Records, path: Path) -> None:
-    """Draw the rewards of both sides by subset, as densities and as boxes (Figure 4c and d of the paper)."""
-
-    def draw(panels: Any) -> None:
-        _draw_densities(records, panels[0])
-        _draw_boxes(records, panels[1])
-        panels[1].set_ylabel("")
-
-    save_figure(path, draw, 2 * _PANEL_INCHES[0])
+    """Draw the rewards of both sides by subset as densities (Figure 4c of the paper)."""
+    save_figure(path, partial(_draw_rewards, records))
 
 
-def _draw_densities(records: Records, axes: Any) -> None:
+def _draw_rewards(records: Records, axes: Any) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     options: dict[str, Any] = {"widths": 0.8, "showextrema": False, "showmedians": True}
     for side, half in zip(SIDES, ("low", "high"), strict=True):
         # A density needs two different values.
@@ -107,27 +114,16 @@ def _draw_densities(records: Records, axes: Any) -> None:
         if drawn:
             violins = axes.violinplot(list(drawn.values()), list(drawn), side=half, **options)
             for body in violins["bodies"]:
-                body.set(**_SIDE_STYLES[side], edgecolor="black", alpha=0.8)
-            violins["cmedians"].set(color="black", linewidth=2)
-    axes.set(title="Density of rewards")
-
-
-def _draw_boxes(records: Records, axes: Any) -> None:
-    """Draw the rewards by subset as boxes: median, quartiles, whiskers at 5 and 95%."""
-    options: dict[str, Any] = {"widths": 0.3, "whis": (5, 95), "showfliers": False, "patch_artist": True}
-    options["medianprops"] = {"color": "black", "linewidth": 2}
-    for side, shift in zip(SIDES, (-0.2, 0.2), strict=True):
-        groups = _group_rewards(records, side, axes)
-        style = {**_SIDE_STYLES[side], "alpha": 0.8}
-        axes.boxplot(groups, positions=np.arange(len(groups)) + shift, boxprops=style, manage_ticks=False, **options)
-    axes.set(title="Quartiles of rewards, 5-95% range")
+                body.set(**_SIDE_STYLES[side], edgecolor=INK, alpha=0.8)
+            violins["cmedians"].set(color=INK, linewidth=2)
+    handles: list[Any] = [Patch(**style, edgecolor=INK, label=name) for name, style in _SIDE_STYLES.items()]
+    handles.append(Line2D([], [], color=INK, linewidth=2, label="median"))
+    axes.figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    axes.set(title="Rewards of both sides")
 
 
 def _group_rewards(records: Records, side: str, axes: Any) -> list[np.ndarray]:
     """Return the finite rewards of a side by subset, and label the axes with the subsets."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     groups: dict[str, list[Any]] = {name: [] for name in SUBSET_LABELS}
     for record in records:
         groups[record["subset"]].append(record[side])
@@ -135,52 +131,32 @@ def _group_rewards(records: Records, side: str, axes: Any) -> list[np.ndarray]:
     axes.set(ylabel="reward", xlim=(-0.6, len(present) - 0.4))
     axes.set_xticks(range(len(present)), list(present))
     axes.grid(axis="x", visible=False)
-    handles: list[Any] = [Patch(**style, edgecolor="black", label=name) for name, style in _SIDE_STYLES.items()]
-    axes.legend(handles=[*handles, Line2D([], [], color="black", linewidth=2, label="median")], loc="best")
     return [values[np.isfinite(values)] for values in present.values()]
 
 
-def _draw_accuracy(report: Mapping[str, Any], axes: Any) -> None:
-    """Draw Table 2: one row per column, one marker per scorer, bars for the intervals."""
-    columns = list_columns(report["accuracies"]["model"]["num_pairs"])
-    series = {}
-    for scorer in report["scorers"]:
+def _draw_accuracy(report: Mapping[str, Any], columns: Sequence[str], axes: Any) -> None:
+    """Draw Table 2: one row per column, one marker per scorer, bars for the intervals; no marker if all pairs tie."""
+    for number, scorer in enumerate(report["scorers"]):
         result = report["accuracies"][scorer["name"]]
-        series[shorten(scorer["title"])] = [(result[name], result["interval"][name]) for name in columns]
-    names = ["all"] if columns == ["overall_micro"] else [TITLES[name] for name in columns]
-    _draw_rows(axes, names, series, 50)
+        shown = [name for name in columns if result["num_ties"][name] < result["num_pairs"][name]]
+        shares = np.array([result[name] for name in shown], dtype=np.float64)
+        errors = 100 * measure_errors(shares, [result["interval"][name] for name in shown])
+        shift = 0.7 * ((number + 0.5) / len(report["scorers"]) - 0.5)
+        places = [columns.index(name) + shift for name in shown]
+        style = {"linestyle": "", "capsize": 3, "elinewidth": 1.2, **choose_marker_style(number)}
+        axes.errorbar(100 * shares, places, xerr=errors, **style, label=shorten(scorer["title"]))
+    axes.set_yticks(range(len(columns)), [fill(TITLES[name], 18) for name in columns])
+    axes.invert_yaxis()
+    axes.axvline(50, color=INK, linestyle=":", linewidth=1)
+    axes.figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     axes.set(title="Accuracy with 95% intervals", xlabel="percent")
 
 
-def _draw_comparisons(report: Mapping[str, Any], axes: Any) -> None:
-    titles = {scorer["name"]: shorten(scorer["title"]) for scorer in report["scorers"]}
-    series: dict[str, list[tuple[Any, Any]]] = {}
-    for row in report["comparisons"]:
-        series.setdefault(TITLES[row["column"]], []).append((row["difference"], row["interval"]))
-    names = dict.fromkeys(row["scorer"] for row in report["comparisons"])
-    _draw_rows(axes, [f"minus {titles[name]}" for name in names], series, 0)
-    axes.set(title="Difference in accuracy, 95% interval", xlabel="percentage points")
-
-
-def _draw_rows(axes: Any, names: Sequence[str], series: Mapping[str, list[tuple[Any, Any]]], middle: float) -> None:
-    """Draw rows of shares with their intervals in percent, a marker per series; a missing one is omitted."""
-    for number, (label, found) in enumerate(series.items()):
-        shares = np.array([value for value, _ in found], dtype=np.float64)
-        errors = 100 * measure_errors(shares, [bounds for _, bounds in found])
-        places = np.arange(len(names)) + 0.7 * ((number + 0.5) / len(series) - 0.5)
-        style = {"linestyle": "", "capsize": 3, "elinewidth": 1.2, **choose_marker_style(number)}
-        axes.errorbar(100 * shares, places, xerr=errors, **style, label=label)
-    axes.set_yticks(range(len(names)), [fill(name, 18) for name in names])
-    axes.invert_yaxis()
-    axes.axvline(middle, color="black", linestyle=":", linewidth=1)
-    axes.figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
-
-
 def _draw_reliability(calibration: Records, axes: Any) -> None:
-    axes.plot([0.5, 1], [0.5, 1], color="black", linestyle=":", label="perfect")
+    axes.plot([0.5, 1], [0.5, 1], color=INK, linestyle=":", label="perfect")
     for number, (name, when) in enumerate((("before", "as it is"), ("after", "with temperature"))):
         if found := calibration[0][name]:
-            confidences = [row["confidence"] for row in found["bins"]]
+            confidences = [row["mean"] for row in found["bins"]]
             _draw_bins(axes, found["bins"], confidences, number, f"{when}: error {found['error']:.3f}")
     axes.set(title="Reliability in equal-mass bins", xlabel="confidence, sigmoid(|margin|)", ylabel="accuracy")
     axes.legend(loc="lower right")
@@ -188,7 +164,7 @@ def _draw_reliability(calibration: Records, axes: Any) -> None:
 
 def _draw_accuracy_by_margin(bins: Records, axes: Any) -> None:
     _draw_bins(axes, bins, [(row["low"] + row["high"]) / 2 for row in bins], 0, "bin, 95% interval")
-    axes.axhline(0.5, color="black", linestyle=":", linewidth=1, label="chance")
+    axes.axhline(0.5, color=INK, linestyle=":", linewidth=1, label="chance")
     axes.set(title="Accuracy by margin", xlabel="|margin|, middle of the bin", ylabel="accuracy")
     axes.legend(loc="best")
 
@@ -216,7 +192,7 @@ def _draw_training(runs: Records, value: str, axes: Any) -> None:
             if run[name]:
                 steps, values = ([point[key] for point in run[name]] for key in ("step", value))
                 axes.plot(steps, values, color=color, **style)
-    axes.axhline(0, color="black", linewidth=1)
+    axes.axhline(0, color=INK, linewidth=1)
     title, label = {"chosen": ("(a) Mean reward of chosen", "reward"), "margin": ("(b) Mean margin", "margin")}[value]
     axes.set(title=title, xlabel="step", ylabel=label)
     axes.legend(loc="best", fontsize=9)

@@ -3,12 +3,12 @@
 A section is `(key, title, blocks)`, a block `(kind, content)`. Text is escaped, unless it is `Markup`.
 
 - `text`, `caution`, `rule` (small and soft), `bounds` (small): a paragraph. `heading`: within the section.
-- `list`: of texts. `details`: `(title, blocks)`, folded. `beside`: blocks in columns, where there is room.
+- `list`: of texts. `details`: `(title, blocks)`, folded. `html`: `Markup`, as it is.
 - `verdict`, `verdict clear`: blocks in a box, with large text.
 - `table`: a `common.tables.Table`. The note of a row's first cell, also of a `group` row, describes the row; other
   notes stand below their values. Columns in `words` hold text; a `Cell.style` of `pass`, `fail`, `none` or `note` is
   that of a check. On a phone the rows of a table of style `checks` are blocks.
-- `figures`: names of the figures that are given to `render_page`, by name a title and the bytes of the PNG file.
+- `figures`: names of figures in the order of the page; `render_page` has by name a title and the SVG file.
 - `turns`: `(turns, label of their players)`, as of a side.
 - `dialogue`: a `Dialogue` with the turns of each side; `Collector.describe_side` makes them, and their clips.
 """
@@ -78,9 +78,10 @@ def render_page(
     notes: Sequence[str] = (),
     figures: Mapping[str, tuple[str, bytes]] | None = None,
     clips: Mapping[str, str] | None = None,
+    foot: str = "",
     **names: str,
 ) -> str:
-    """Render a page; `names` are its `title`, `kind`, `subject` and `subtitle`.
+    """Render a page; `names` are its `title`, `kind`, `subject` and `subtitle`, `foot` is its last line.
 
     `tiles` are name, value, unit and note of the numbers that are shown large.
     """
@@ -90,10 +91,17 @@ def render_page(
     environment.filters |= {"typeset": _typeset, "breakable": make_breakable, "hash": _hash}
     style, script = (Markup((EVALUATION_PAGE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js"))
     pictures = {
-        name: (alternative, f"data:image/png;base64,{base64.b64encode(data).decode()}")
+        name: (alternative, f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}")
         for name, (alternative, data) in (figures or {}).items()
     }
-    content = {"sections": sections, "headline": headline, "tiles": tiles, "notes": notes, "clips": clips or {}}
+    content = {
+        "sections": sections,
+        "headline": headline,
+        "tiles": tiles,
+        "notes": notes,
+        "clips": clips or {},
+        "foot": foot,
+    }
     files = {"figures": pictures, "style": style, "script": script}
     return environment.get_template("page.html").render(**names, **content, **files) + "\n"
 

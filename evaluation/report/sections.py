@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -17,29 +18,30 @@ from sdiareward.pairs.schema import SIDES
 
 from .. import summary
 from ..scores import Evaluation
-from ..summary import ALL_LEFT_OUT, ALL_SEEN, Labels, Record, Scores
-from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report, find_lowest, list_scorers
+from ..summary import ALL_LEFT_OUT, ALL_SEEN, BASELINES, Labels, Record, Scores, is_all_ties
+from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report, find_wrong, list_scorers
 from .figures import draw_figures
-from .page import Block, Collector, Dialogue, EmbedAudio, Section, Side, make_breakable, render_page
+from .page import Block, Collector, Dialogue, EmbedAudio, Section, Side, render_page
 
 
 if TYPE_CHECKING:
     import datasets
-    from markupsafe import Markup
 
 Report = Mapping[str, Any]
 Blocks = Iterator[Block]
 _TITLES = {
-    **{"accuracy": "Accuracy", "judge": "The judge", "synthesizers": "By synthesizer"},
-    **{"categories": "By source and category", "rewards": "Rewards by subset", "training": "Rewards during training"},
-    **{"calibration": "Calibration", "margins": "Accuracy against margin"},
-    **{"comparison": "Comparison on the same pairs", "examples": "Lowest margins", "disagreements": "Disagreements"},
-    **{"skipped": "Skipped and cut", "provenance": "How this was made"},
+    **{"accuracy": "Accuracy", "judge": "Answers of the judge", "synthesizers": "By synthesizer"},
+    **{"categories": "By source and category", "margins": "Margin and confidence"},
+    **{"comparison": "Other scorers on the same pairs", "examples": "Wrong pairs"},
+    **{"disagreements": "Disagreements", "training": "Rewards during training", "skipped": "Skipped pairs"},
 }
+# Of fewer pairs than this a page has the result, its table, the wrong pairs, and what was asked for by a flag.
+_MIN_PAIRS = 50
+_OF_FEW = ("accuracy", "judge", "examples", "disagreements", "training")
+_FIGURES = ("accuracy", "rewards", "reliability", "accuracy_by_margin")
+_OF_TRAINING = ("score_alignment", "margin_stability")
 _LABELS = ("criterion", "subset", "source", "primary", "secondary", "synthesizer", "language", "license")
 _IN_MARKDOWN = ("accuracy", "judge", "synthesizers", "disagreements")
-# Averages of the table that are also shown large.
-_TILES = ("overall_macro", "overall_micro", "modality_micro", "colloquialness")
 # Result files keep the older name of the row.
 _SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
 
@@ -62,28 +64,29 @@ def write_page(
     records = [{**row, **label} for row, label in zip(rows, labels, strict=True)]
     own, collector, target = by_scorer["model"], Collector(embed_audio), Path(folder) / "report"
     report = build_report(results, records, by_scorer, others, training)
-    report["examples"] = add_dialogues(find_lowest(records, own), pairs, records, collector)
+    report["examples"] = add_dialogues(find_wrong(records, own), pairs, records, collector)
     for found in report.get("disagreements", ()):
         found["rows"] = add_dialogues(found["rows"], pairs, records, collector)
     report["private_licenses"] = sorted(collector.private_licenses)
-    figures = draw_figures(report, [{**record, **own[record["pair_id"]]} for record in records], target)
-    view = View(report)
+    view, is_small = View(report), len(records) < _MIN_PAIRS
+    rewards = [{**record, **own[record["pair_id"]]} for record in records]
+    figures = draw_figures(report, rewards, target, (*(() if is_small else _FIGURES), *_OF_TRAINING))
     report["notes"] = summary.list_notes(report, view.titles | {"model": view.kind})
     write_file(target / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     config, name = report["config"], view.titles["model"]
     split = f", split {config['split']}" if config["split"] else ""
-    where = f"{report['num_groups']} recordings or dialogues of {config['dataset']}{split}"
     page = render_page(
         title=f"Evaluation of {name}",
         kind="Evaluation on preference pairs of spoken dialogue",
         subject=name,
-        subtitle=f"{report['num_pairs']} pairs from {where}",
-        headline=view.write_headline(),
+        subtitle=f"{report['num_pairs']} pairs from {report['num_groups']} recordings, {config['dataset']}{split}",
+        headline=" ".join(summary.list_findings(report, name)),
         tiles=view.list_tiles(),
         notes=report["notes"],
-        sections=view.build_sections(_TITLES),
+        sections=view.build_sections(_OF_FEW if is_small else _TITLES),
         figures={name: (name.replace("_", " ").capitalize(), data) for name, data in figures.items()},
         clips=collector.clips,
+        foot=f"{view.describe_timing()} Numbers and settings are in report.json beside this page.".strip(),
     )
     write_file(target / "index.html", page)
     return target / "index.html"
@@ -110,9 +113,10 @@ def render_markdown(results: Report) -> str:
     view = View(results)
     name, data = view.titles["model"], name_data(results["config"]["dataset"], results["config"]["split"])
     view.titles["model"] = view.kind
+    findings = escape_markdown(" ".join(summary.list_findings(results, name)))
     notes = "\n".join(f"- {note}" for note in summary.list_notes(results, view.titles))
     (_, _, accuracies), *sections = view.build_sections(_IN_MARKDOWN)
-    parts = [f"# {escape_markdown(name)} on {escape_markdown(data)}", *map(_render_block, accuracies), notes]
+    parts = [f"# {escape_markdown(name)} on {escape_markdown(data)}", findings, *map(_render_block, accuracies), notes]
     for _, title, blocks in sections:
         parts += [f"## {title}", *map(_render_block, blocks)]
     return "\n\n".join(filter(None, [*parts, view.describe_timing()])) + "\n"
@@ -138,11 +142,18 @@ def _read(row: Any, path: str) -> Any:
         row = None if row is None else row.get(key, "")
     if not form or row == "":
         return row
-    if form in ("accuracy", "share"):
+    if form == "share":
         return make_share(row[form], row["interval"])
     if form in ("bias", "difference"):
         return Cell(tables.format_points(row[form]), format_range(row["interval"], tables.format_points))
     return tables.ABSENT if row is None else format(row, form)
+
+
+def _show_cell(row: Mapping[str, Any], scorer: str) -> Cell:
+    """Return the accuracy of a scorer on the pairs of a row."""
+    found = row[scorer]
+    is_tied = found["num_ties"] == row["num_pairs"]
+    return Cell("all tie") if is_tied else make_share(found["accuracy"], found["interval"])
 
 
 def _tabulate(
@@ -180,44 +191,27 @@ class View:
         found = [(key, _TITLES[key], list(getattr(self, f"show_{key}")())) for key in keys]
         return [section for section in found if section[2]]
 
-    def write_headline(self) -> Markup:
-        """Return the result of the model and of the other scorers in one sentence."""
-        from markupsafe import Markup, escape
-
-        own, num_pairs, column = self.own, self.report["num_pairs"], "overall_micro"
-        what = "answer" if self.kind == "judge" else "reward"
-        found = escape(f"has no usable {what} for any of {num_pairs} pairs")
-        if own[column] is not None:
-            interval = summary.phrase_interval(own["interval"][column], own["num_groups"][column])
-            counts = (own["num_correct"][column], num_pairs, format_percent(own[column]), interval)
-            found = Markup("puts the right dialogue first in {} of {} pairs: <strong>{}%</strong> ({})").format(
-                *counts
-            )
-        others = []
-        for scorer in self.scorers[1:]:
-            result = self.report["accuracies"][scorer["name"]]
-            counted = f" ({ties} ties, counted as wrong)" if (ties := result["num_ties"][column]) else ""
-            article = "the " if scorer["kind"] == "baseline" else ""
-            others.append(f"{article}{scorer['title']}: {format_percent(result[column])}%{counted}")
-        rest = f"On the same pairs, {', '.join(others)}; chance: 50%." if others else "Chance: 50%."
-        name = make_breakable(self.titles["model"])
-        return Markup("{} <strong>{}</strong> {}. {}").format(self.kind.capitalize(), name, found, rest)
-
     def list_tiles(self) -> list[tuple[str, str, str, str]]:
-        """Return name, value, unit and note of the numbers that are shown large."""
-        own, columns, tiles = self.own, self.columns, []
-        for name in columns if len(columns) == 1 else [name for name in _TILES if name in columns]:
-            recordings = f"{own['num_groups'][name]} recording{'' if own['num_groups'][name] == 1 else 's'}"
-            note = f"{tables.format_interval(own['interval'][name])}, {recordings}"
-            tiles.append((self.subsets[name], format_percent(own[name]), "%", note))
-        num_pairs, num_correct, num_ties = (
-            own[f"num_{name}"]["overall_micro"] for name in ("pairs", "correct", "ties")
-        )
-        tiles.append(("wrong", str(num_pairs - num_correct), "", f"of {num_pairs} pairs, {num_ties} of them ties"))
-        for found in self.report["calibration"][:1]:
-            note = f"{_read(found, 'after.error:.3f')} with temperature" if found["after"] else "no temperature fits"
-            tiles.append(("calibration error", _read(found, "before.error:.3f"), "", note))
+        """Return name, value, unit and note of the accuracies that are shown large: overall, and of each criterion."""
+        criteria = summary.list_criteria(self.own["num_pairs"])
+        tiles = []
+        for title, column in ({"overall": "overall_micro"} | criteria).items() if len(criteria) > 1 else ():
+            beside = [
+                f"{self.titles[name]} {self.show_share(name, column).value}"
+                for name in BASELINES
+                if name in self.titles and column != "overall_micro"
+            ]
+            note = ", ".join(beside) or tables.format_interval(self.own["interval"][column])
+            tiles.append((title, format_percent(self.own[column]), "%", note))
         return tiles
+
+    def show_share(self, scorer: str, column: str) -> Cell:
+        """Return an accuracy above its interval and ties."""
+        result = self.report["accuracies"][scorer]
+        if is_all_ties(result, column):
+            return Cell("all tie")
+        share, ties = make_share(result[column], result["interval"][column]), result["num_ties"][column]
+        return share._replace(note=share.note + (f"\n{ties} ties" if ties else ""))
 
     def describe_timing(self) -> str:
         timing = self.report["timing"]
@@ -227,20 +221,18 @@ class View:
         return f"Scored {timing['num_pairs']} pairs, {timing['audio_s'] / 3600:.2f} h of audio, in {spent}."
 
     def show_accuracy(self) -> Blocks:
-        yield "text", "Pairwise accuracy in percent (Table 2), 95% intervals over recordings. A tie is wrong."
-        rows = []
-        for name, title in self.titles.items():
-            result, cells = self.report["accuracies"][name], []
-            for column in self.columns:
-                cell, ties = make_share(result[column], result["interval"][column]), result["num_ties"][column]
-                cells.append(cell._replace(note=cell.note + (f"\n{ties} ties" if ties else "")))
-            rows.append(Row([title, *cells], "own" if name == "model" else ""))
+        yield "text", "Pairwise accuracy in percent with 95% intervals over recordings. A tie is wrong."
+        rows = [
+            Row([title, *(self.show_share(name, column) for column in self.columns)], "own" if name == "model" else "")
+            for name, title in self.titles.items()
+        ]
         counts = {"pairs": self.own["num_pairs"], "recordings": self.own["num_groups"]}
         counts |= {"skipped": self.report["num_skipped"]} if self.report["skipped"] else {}
         rows += [Row([title, *(count[name] for name in self.columns)], "foot") for title, count in counts.items()]
         head = ["scorer", *(self.subsets[name] for name in self.columns)]
         yield "table", Table("Accuracy by subset", head, rows, style="stacked")
-        yield "figures", ["accuracy"]
+        if len(self.columns) > 1:
+            yield "figures", ["accuracy", "rewards"]
 
     def show_judge(self) -> Blocks:
         if not (judge := self.report.get("judge")):
@@ -292,11 +284,16 @@ class View:
             name, style = row["synthesizer"], "sum" if row["synthesizer"] in (ALL_SEEN, ALL_LEFT_OUT) else ""
             rows.append({**row, "name": Cell(_SHOWN_NAMES.get(name, name), mark=self._mark(name)), "style": style})
         columns = {"synthesizer": "name", "pairs": "num_pairs", "recordings": "model.num_groups"}
-        columns |= {title: f"{name}:accuracy" for name, title in self.titles.items()}
+        columns |= self._list_scorer_columns()
         yield "table", _tabulate("Accuracy by synthesizer", rows, columns, itemgetter("criterion"))
-        if found := report.get("by_held_out"):
+        found = report.get("by_held_out") or ()
+        # With one held-out synthesizer the table repeats the rows above.
+        if len({row["synthesizer"] for row in found} - {ALL_LEFT_OUT}) > 1:
             yield "heading", "Held-out synthesizers by source"
             yield "table", self._tabulate_held_out(found)
+
+    def _list_scorer_columns(self) -> dict[str, Any]:
+        return {title: partial(_show_cell, scorer=name) for name, title in self.titles.items()}
 
     def _mark(self, synthesizer: str | None) -> str:
         return "held out" if synthesizer in (self.report["left_out_synthesizers"] or ()) else ""
@@ -310,7 +307,7 @@ class View:
                 row: Record = {"criterion": criterion, "name": Cell(_SHOWN_NAMES.get(name, name), title)}
                 row |= dict.fromkeys(names, Cell(""))
                 for source, cell in by_source.items():
-                    share = _read(cell, f"{scorer}:accuracy")
+                    share = _show_cell(cell, scorer)
                     counts = f"{cell['num_pairs']} pairs, {cell['model']['num_groups']} recordings"
                     row[source] = share._replace(note=f"{share.note}\n{counts}")
                 rows.append(row)
@@ -323,111 +320,58 @@ class View:
         # One cell repeats the table of subsets.
         if len(self.report["by_taxonomy"]) < 2:
             return
-        yield "text", f"As in Table 5 of the paper. “few”: fewer than {MIN_PAIRS} pairs or {MIN_GROUPS} recordings."
         rows = []
         for row in self.report["by_taxonomy"]:
             categories = ", ".join(filter(None, [row["primary"], row["secondary"]]))
             mark, style = ("few", "small") if row["is_small"] else ("", "")
             rows.append({**row, "name": Cell(row["source"] or "unknown source", categories, mark), "style": style})
         columns = {"source: primary, secondary": "name"}
-        columns |= {title: f"{name}:accuracy" for name, title in self.titles.items()}
-        columns |= {"pairs": "num_pairs", "recordings": "num_groups"}
+        columns |= {**self._list_scorer_columns(), "pairs": "num_pairs", "recordings": "num_groups"}
         title = "Accuracy by source, primary and secondary category"
-        yield "table", _tabulate(title, rows, columns, lambda row: self.subsets[row["subset"]])
-
-    def show_rewards(self) -> Blocks:
-        if not self.report["rewards"]:
-            return
-        yield "text", "As in Figures 4 and 8, c and d, of the paper. Rewards of different subsets may not compare."
-        yield "figures", ["densities", "boxes"]
-        columns: dict[str, Any] = {"subset, side": lambda row: f"{self.subsets[row['subset']]}, {row['side']}"}
-        columns |= {"pairs": "num_pairs", "mean": "mean:+.2f", "standard deviation": "sd:.2f", "5%": "q05:+.2f"}
-        columns |= {"25%": "q25:+.2f", "median": "median:+.2f", "75%": "q75:+.2f", "95%": "q95:+.2f"}
-        yield "table", _tabulate("Rewards by subset and side", self.report["rewards"], columns)
+        few = f"“few”: fewer than {MIN_PAIRS} pairs or {MIN_GROUPS} recordings."
+        table = _tabulate(title, rows, columns, lambda row: self.subsets[row["subset"]])
+        yield "details", (title, [("text", few), ("table", table)])
 
     def show_training(self) -> Blocks:
-        titles = {"validation": "validation", "train": "training batches"}
-        runs = [(run, name, point) for run in self.report["training"] for name in titles for point in run[name][-1:]]
-        if not runs:
-            return
-        yield "text", "As in Figures 4 and 8, a and b, of the paper. Markers are the validation split."
-        yield "figures", ["score_alignment", "margin_stability"]
-        rows = [{"run": run["title"], "on": titles[name], **point} for run, name, point in runs]
-        columns = {"run": "run", "measured on": "on", "last step": "step"}
-        columns |= {name: f"{name}:+.2f" for name in ("chosen", "rejected", "margin")}
-        yield "table", _tabulate("Rewards at the end of training", rows, columns, words=("measured on",))
-
-    def show_calibration(self) -> Blocks:
-        if not self.report["calibration"]:
-            return
-        yield "text", "A pair’s confidence is sigmoid(|margin|), the error its mean gap to the accuracy of equal bins."
-        yield "text", "The temperature of each pair was fitted on other recordings."
-        rows = []
-        for found in self.report["calibration"]:
-            name = self.titles[found["scorer"]]
-            if found["temperature"] is None:
-                yield "caution", f"{name}: the margins are not positive on average, so no temperature was fitted."
-            elif found["num_wrong"] < 10:
-                few = f"only {found['num_wrong']} of {found['num_pairs']} pairs are wrong"
-                yield "caution", f"{name}: {few}: the temperature rests on those few."
-            folds = found["fold_temperatures"]
-            spread = f"{format_range([min(folds), max(folds)], tables.format_number)} in folds" if folds else ""
-            temperature = Cell(_read(found, "temperature:.2f"), spread)
-            rows.append({**found, "name": name, "temperature": temperature, "style": "sum"})
-            for subset, part in found["before"]["by_subset"].items() if len(self.columns) > 1 else ():
-                after = found["after"] and found["after"]["by_subset"][subset]
-                rows.append({"name": self.subsets[subset], "before": part, "after": after})
-        columns: dict[str, Any] = {"model, subset": "name", "pairs": "before.num_pairs"}
-        columns |= {"mean confidence": "before.confidence:.3f", "error as it is": "before.error:.3f"}
-        columns |= {"error with temperature": "after.error:.3f", "loss in nats": "before.negative_log_likelihood:.3f"}
-        columns |= {"loss with temperature": "after.negative_log_likelihood:.3f", "temperature": "temperature"}
-        yield "table", _tabulate("Calibration error by model and subset", rows, columns)
-        beside: list[Block] = [("figures", ["reliability"])]
-        for when, title in (("before", "as it is"), ("after", "with temperature")):
-            if measured := self.report["calibration"][0][when]:
-                table = _tabulate_bins(f"Reliability bins {title}", measured["bins"], "confidence", 100, ".1f", ".2f")
-                beside.append(("table", table._replace(has_caption=True)))
-        yield "beside", beside
+        if self.report["training"]:
+            yield "text", "Figures 4a and 4b of the paper. Markers are the validation split."
+            yield "figures", _OF_TRAINING
 
     def show_margins(self) -> Blocks:
-        if not self.report["margins"]["bins"]:
+        if not self.report["margins"]:
             return
-        yield "text", "The strata of Table 3 of the paper: large margins should be right more often than small ones."
-        rows = []
-        for row in self.report["margins"]["strata"]:
-            counts = ", ".join(f"{self.subsets[name]} {count}" for name, count in row["by_subset"].items())
-            span = format_range([row["low"], row["high"]], tables.format_number) if row["num_pairs"] else "n/a"
-            rows.append({**row, "title": Cell(row["name"], row["rule"]), "span": span, "counts": counts})
-        columns = {"stratum": "title", "pairs": "num_pairs", "|margin|": "span", "mean margin": "mean_margin:+.2f"}
-        columns |= {"accuracy": ":accuracy", **({"by subset": "counts"} if len(self.columns) > 1 else {})}
-        yield "table", _tabulate("Strata by margin", rows, columns, words=("by subset",))
-        title, bins = "Accuracy in bins of equally many pairs by margin", self.report["margins"]["bins"]
-        table = _tabulate_bins(title, bins, "|margin|", 1, ".2f", "+.2f")
-        yield "beside", [("figures", ["accuracy_by_margin"]), ("table", table)]
+        for found in self.report["calibration"]:
+            name, few = self.titles[found["scorer"]], f"{found['num_wrong']} of {found['num_pairs']} pairs are wrong"
+            text = f"{name}: the calibration error of sigmoid(|margin|) is {_read(found, 'before.error:.3f')}"
+            if found["after"]:
+                text += f", {_read(found, 'after.error:.3f')} with a temperature of {found['temperature']:.2f}"
+                text += " fitted on other recordings"
+            yield "text", f"{text}; {few}."
+        yield "figures", [*([] if len(self.columns) > 1 else ["rewards"]), "reliability", "accuracy_by_margin"]
 
     def show_comparison(self) -> Blocks:
-        if not self.report["comparisons"]:
+        rows = [
+            row
+            for row in self.report["comparisons"]
+            if not is_all_ties(self.report["accuracies"][row["scorer"]], row["column"])
+        ]
+        if not rows:
             return
-        yield (
-            "text",
-            "In percentage points; intervals and McNemar’s exact test are over recordings, p is not corrected.",
-        )
-        yield "figures", ["comparison"]
+        yield "text", "Differences in percentage points; intervals and McNemar’s exact test are over recordings."
         alone = self.columns[0] if len(self.columns) == 1 else None
         columns: dict[str, Any] = {"other scorer, pairs of": lambda row: self.subsets[alone or row["column"]]}
         columns |= {"difference": ":difference", "McNemar’s p": lambda row: tables.format_p_value(row["p_value"])}
         columns |= {f"only this {self.kind} right": "num_only_first", "only the other right": "num_only_second"}
         columns |= {"both right": "num_both", "both wrong": "num_neither"}
-        columns |= {"pairs": "num_pairs", "recordings": "num_groups"}
-        name, title = (lambda row: self.titles[row["scorer"]]), "Comparison with other scorers"
-        yield "table", _tabulate(title, self.report["comparisons"], columns, name)
+        yield "table", _tabulate("Other scorers", rows, columns, lambda row: self.titles[row["scorer"]])
 
     def show_examples(self) -> Blocks:
         examples, licenses = self.report["examples"], ", ".join(self.report["private_licenses"])
         if not examples:
             return
-        num_wrong = sum(row["margin"] <= 0 for row in examples)
-        yield "text", f"{len(examples)} pairs, the most wrongly ordered first: {num_wrong} are wrong."
+        num_wrong = self.own["num_pairs"]["overall_micro"] - self.own["num_correct"]["overall_micro"]
+        shown = "" if len(examples) == num_wrong else f"; the {len(examples)} lowest margins are here"
+        yield "text", f"{num_wrong} of {self.report['num_pairs']} pairs are wrong{shown}."
         if licenses:
             unknown = f"recordings of your own disk that are not known to be free to pass on (licence: {licenses})"
             remedy = "Do not publish it; --embed_audio open writes a page without them."
@@ -435,9 +379,9 @@ class View:
         else:
             yield "text", "Pass recordings on only as the licence beside them allows."
         for number, row in enumerate(examples, start=1):
-            title = f"{number}. {'Wrong' if row['margin'] <= 0 else 'Right'}, margin {row['margin']:+.2f}"
+            title = f"{number}. Margin {row['margin']:+.2f}"
             found = self._make_dialogue(row, title, f"pair {number}", {f"the {self.kind}": row["margin"]})
-            yield "dialogue", found._replace(is_open=number <= 3)
+            yield "dialogue", found._replace(is_open=number == 1)
 
     def _make_dialogue(self, row: Report, title: str, place: str, margins: Mapping[str, float | None]) -> Dialogue:
         """Return both sides of a pair, with the scorers of `margins` that prefer each."""
@@ -479,45 +423,6 @@ class View:
             rows = [{**row, "subset": self.subsets[row["subset"]]} for row in skipped]
             columns = {"pair": "pair_id", "subset": "subset", "why": "reason"}
             yield "table", _tabulate("Skipped pairs", rows, columns, words=("subset", "why"))
-        if cut := summary.describe_cut(self.report.get("cut")):
-            yield "text", cut
         if broken := self.report["not_finite"]:
             yield "text", "Rewards that are missing, NaN or infinite count as wrong and are part of no figure:"
             yield "list", [f"{self.titles[row['scorer']]}: pair {row['pair_id']}" for row in broken]
-
-    def show_provenance(self) -> Blocks:
-        report = self.report
-        if timing := self.describe_timing():
-            yield "text", timing
-        for kind, fitted in report["baselines"].items():
-            counts = ", ".join(f"{count} pairs of {criterion}" for criterion, count in fitted["num_train"].items())
-            skipped = f"; {len(fitted['skipped_train'])} could not be read" if fitted["skipped_train"] else ""
-            split = report["config"]["train_split"]
-            yield "text", f"{self.titles[kind].capitalize()}: fitted on the split {split}, {counts}{skipped}."
-        about = {name: report[name] for name in ("versions", "python", "machine")}
-        settings = {**report["config"], **report["run"], **about, "git": report["git_revision"]}
-        yield "table", make_settings_table(settings)
-        yield "text", "Every number of this page is in report.json beside it, every figure in a PNG file."
-
-
-def _tabulate_bins(title: str, bins: Sequence[Record], what: str, factor: int, span: str, mean: str) -> Table:
-    """Return the accuracy in bins of confidence or of |margin|; `span` and `mean` are formats."""
-    key = {"|margin|": "mean_margin"}.get(what, what)
-    rows = [{**row, **{name: factor * row[name] for name in ("low", "high", key)}} for row in bins]
-    columns: dict[str, Any] = {what: lambda row: f"{row['low']:{span}} to {row['high']:{span}}"}
-    columns |= {"pairs": "num_pairs", "recordings": "num_groups", f"mean {what.strip('|')}": f"{key}:{mean}"}
-    return _tabulate(title, rows, {**columns, "accuracy": ":accuracy"})
-
-
-def make_settings_table(settings: Mapping[str, Any]) -> Table:
-    """Return names and values, without those that are empty."""
-    rows = [Row((name, text)) for name, value in settings.items() if (text := _format_value(value))]
-    return Table("Settings and versions", ["what", "value"], rows, ("value",))
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_format_value(item)}" for name, item in value.items() if item is not None)
-    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)

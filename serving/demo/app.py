@@ -37,10 +37,11 @@ NAMES = ("A", "B")
 MODEL_VARIABLE = "SDIAREWARD_MODEL"
 MAX_FILE_BYTES = 20 * 2**20
 MAX_DIALOGUE_S = 300.0
-_QUESTIONS = {
-    "modality": "modality: does it sound like people talking?",
-    "colloquialness": "colloquialness: are these words of speech rather than of writing?",
-    "joint": "joint: both in one",
+# What a criterion says of the better dialogue.
+_CLAIMS = {
+    "joint": "sounds more like a real conversation",
+    "modality": "sounds more natural",
+    "colloquialness": "talks more like spontaneous speech",
 }
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # Turns are kept for this time even if the tab is open; with more sessions than this the oldest is dropped.
@@ -141,7 +142,7 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
     quiet: dict[str, Any] = {"api_visibility": "private"}
     with gr.Blocks(analytics_enabled=False, title="sdiareward: spoken dialogue rewards", delete_cache=kept) as page:
         gr.Markdown(write_introduction([str(each.model.config.name_or_path) for each in scorers]))
-        choices = [(_QUESTIONS.get(name, name), name) for name in criteria]
+        choices = [(f"{name}: which {_CLAIMS[name]}?" if name in _CLAIMS else name, name) for name in criteria]
         criterion = gr.Radio(choices, value=criteria[0], label="Criterion")
         models = [(Path(each.model.config.name_or_path).name, number) for number, each in enumerate(scorers)]
         model = gr.Radio(models, value=0, label="Model", visible=len(scorers) > 1)
@@ -159,8 +160,8 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
                 f"{MAX_FILE_BYTES // 2**20} MB a file. A model hears the first {heard} of each turn. "
                 "Your recordings stay in this server's memory for an hour after your last change, or until you clear "
                 "them. Upload voices only with their owners' consent, and do not use rewards to rate people.\n\n"
-                "Give one spoken dialogue, or two versions of one to compare: turn by turn, the user first. A reward "
-                "orders versions of one conversation; it says nothing about a person."
+                "A reward orders versions of one conversation; it says nothing about a person. The default model, "
+                "nano, is a demonstration. Guides: `docs/concepts.md`, `docs/validity.md`."
             )
         inputs = [*panels[0][:2], *panels[1][:2], criterion, model]
         button.click(score, inputs, verdict, concurrency_limit=1, **quiet)
@@ -243,7 +244,7 @@ def write_introduction(models: Sequence[str]) -> str:
     return (
         "# Which sounds more like a real conversation?\n\n"
         "**sdiareward** scores spoken dialogues. An example pair is loaded: a recording and a synthetic version of "
-        "it. Press Score, or replace the turns by your own.\n\n"
+        "it. Press Score, or replace the turns with your own.\n\n"
         f"Model: {' or '.join(names)}. {' · '.join(links)}"
     )
 
@@ -254,7 +255,7 @@ def _find_criteria(scorers: Sequence[Scorer]) -> list[str]:
     if not (common := set.intersection(*known)):
         names = " and ".join(str(sorted(each)) for each in known)
         raise ScoringError(f"the models have no criterion in common, but {names}; show them on a page each.")
-    return sorted(common, key=lambda name: ([*_QUESTIONS, name].index(name), name))
+    return sorted(common, key=lambda name: ([*_CLAIMS, name].index(name), name))
 
 
 def _render_message(title: str, message: str) -> str:
@@ -276,15 +277,14 @@ def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") ->
 
 
 def render_result(criterion: str, rewards: Sequence[float], heard: Sequence[Heard]) -> str:
-    """Return the verdict of a comparison, or the reward of one dialogue, and what the model did not hear."""
+    """Return the answer to the criterion's question, or the reward of one dialogue, and what was not heard."""
     numbers = {f"Dialogue {name}": reward for name, reward in zip(NAMES, rewards, strict=False)}
+    heading = "Reward of one dialogue"
     if len(rewards) == len(NAMES):
         numbers["Margin, A minus B"] = margin = rewards[0] - rewards[1]
-        order = "A is scored higher than B." if margin > 0 else "B is scored higher than A."
+        better = f"To this model, {'A' if margin > 0 else 'B'} {_CLAIMS.get(criterion, 'has the higher reward')}."
+        heading = better if margin else "Both have the same reward."
     texts = {name: f"{value:+.2f}".replace("-", "\N{MINUS SIGN}") for name, value in numbers.items()}
-    heading = f"Reward of dialogue A: {texts['Dialogue A']}"
-    if len(rewards) == len(NAMES):
-        heading = order if margin else "Both have the same reward."
     shown = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in texts.items())
     notices = "".join(
         f"<p>Dialogue {name}: {escape(notice)}.</p>"

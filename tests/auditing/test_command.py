@@ -74,12 +74,14 @@ def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
     assert (audit["num_pairs"], audit["num_groups"], audit["skipped"], audit["failures"]) == (6, 6, [], [])
     found = statuses(audit)
     measured = {name for name, status in found.items() if status != "not measured"}
-    assert {name for name in measured if name.startswith("nuisance.")} == {"nuisance.gain", "nuisance.polarity"}
+    applied = {name for name in measured if name.startswith("perturbation.")}
+    assert applied == {"perturbation.gain", "perturbation.polarity"}
     assert {"attack.foreign_ending", "attack.written_demand", "attack.repeated_turns"} <= measured
-    assert {"nuisances.flip_rate", "hearing.audio_only.modality", "baselines.modality"} <= measured
+    assert {"perturbations.flip_rate", "hearing.audio_only.modality", "baselines.modality"} <= measured
     assert len(found) == 5 + len(PERTURBATIONS) + len(ATTACKS) + 4 + 2
     table, page = (audited / "audit.md").read_text(), (audited / "audit.html").read_text()
-    assert all(f"| {name} | " in table for name in found)
+    assert f"The model fails {list(found.values()).count('fail')} of {len(measured)} measured checks." in page
+    assert all((f"| {name} | " in table) == (name in measured) and name in table for name in found)
     assert page.count("✗ failed</td>") == list(found.values()).count("fail")
 
 
@@ -89,16 +91,16 @@ def test_a_smaller_audit_takes_what_is_there(copy, run):
     audit = read(copy)
     assert (audit["num_pairs"], audit["attacks"], audit["hearing"]) == (3, None, None)
     assert (copy / "rewards.jsonl").read_bytes() == rewards
-    assert statuses(audit)["nuisances.flip_rate"] != "not measured"
+    assert statuses(audit)["perturbations.flip_rate"] != "not measured"
 
 
 def test_checks_that_must_not_fail_set_the_exit_status(copy, run, tmp_path, capsys):
-    assert run(copy, *LITTLE, "--fail-on", "any", "nuisance.noise") == 1
+    assert run(copy, *LITTLE, "--fail-on", "any", "perturbation.noise") == 1
     earlier, error = read(copy), capsys.readouterr().err
     # Named, but not measured: it is not known to hold.
     failed = [name for name, status in statuses(earlier).items() if status == "fail"]
-    assert sorted(re.findall(r"^sdiareward: (\S+): ", error, re.MULTILINE)) == sorted([*failed, "nuisance.noise"])
-    assert "nuisance.noise: not measured, limit at most 3.0%" in error
+    assert sorted(re.findall(r"^sdiareward: (\S+): ", error, re.MULTILINE)) == sorted([*failed, "perturbation.noise"])
+    assert "perturbation.noise: not measured, limit at most 3.0%" in error
     # What an earlier audit passed must pass again.
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(earlier))
@@ -163,7 +165,7 @@ def test_own_pairs_without_labels_are_audited_without_baselines_and_named_if_tra
     assert (len(found["overlap"]["content"]), found["overlap"]["others"]["num_pairs"]) == (1, 1)
     for name in ("audit.md", "audit.html"):
         text = (tmp_path / "o" / name).read_text()
-        assert "1 trained on, with the same words and recordings" in text and "split test" not in text
+        assert "1 of these 2 pairs was a training pair" in text and "split test" not in text
 
 
 def test_a_model_that_does_not_know_a_criterion_is_refused(run, make_tone, tmp_path, capsys):
@@ -203,18 +205,20 @@ def test_failures_come_first_and_the_others_are_folded_each_with_its_value_and_l
     rules = re.compile(r'<span class="rule">([a-z0-9_.<>]+)</span></th>')
     shown = [[name.replace("<wbr>", "") for name in rules.findall(part)] for part in verdicts.split("<details>")]
     assert shown == [[name for name, found in statuses(audit).items() if found == status] for status in MARKS]
-    assert re.search(r"nuisances.accuracy_<wbr>change</span></th><td[^>]*>(<span[^>]*>)?50.0 points", verdicts)
-    sections = {None: ["nuisances", "attacks", "hearing"], "nuisances": ["attacks", "hearing"]}
-    for absent, shown in sections.items():
+    assert re.search(r"perturbations.accuracy_<wbr>change</span></th><td[^>]*>(<span[^>]*>)?50.0 points", verdicts)
+    for absent, shown in ((None, ["hearing", "details"]), ("hearing", ["details"])):
         page = render_audit_page({**audit, absent: None} if absent else audit)
-        linked = re.findall(r'<li><a href="#(\w+)">', page)
-        assert linked == ["verdicts", *shown, "excluded", "provenance"]
+        assert re.findall(r'<h2 id="(\w+)">', page) == ["verdicts", *shown, "excluded"]
 
 
 def test_the_page_is_written_again_without_model_and_data(hostile, tmp_path, capsys):
     assert main(["audit", "--render", str(hostile / "audit.json"), "--output_dir", str(tmp_path / "page")]) == 0
     assert f"Page: {tmp_path / 'page' / 'audit.html'}" in capsys.readouterr().out
     assert (hostile / "audit.html").read_text() == (tmp_path / "page" / "audit.html").read_text()
+    renamed = {**read(hostile), "verdicts": [{"name": "nuisance.gain"}]}
+    (tmp_path / "renamed.json").write_text(json.dumps(renamed))
+    assert main(["audit", "--render", str(tmp_path / "renamed.json")]) == 2
+    assert "renamed.json: has the unknown check nuisance.gain" in capsys.readouterr().err
     (tmp_path / "old.json").write_text(json.dumps({"verdicts": []}))
     assert main(["audit", "--render", str(tmp_path / "old.json")]) == 2
     assert "old.json: has no natural" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def make_pairs(labels=LABELS, chosen=CHOSEN, rejected=REJECTED, **conditions):
 
 
 def describe(pairs, place="chosen"):
-    return describe_change(pairs, measure_changes(pairs, "x")[place], pairs.everyone)
+    return describe_change(pairs, measure_changes(pairs, "x")[place])
 
 
 # Rewards of the four pairs after a change, the place, and what is found.
@@ -123,7 +123,7 @@ def test_natural_pairs_are_described_by_column():
     assert list(describe_natural(make_pairs(make_labels(["all"] * 4)))) == ["all"]
 
 
-def test_perturbations_are_measured_by_place_and_column_and_count_alike_in_the_sum():
+def test_perturbations_are_measured_by_place_and_count_alike_in_the_sum():
     same, turned = lines(chosen=CHOSEN, rejected=REJECTED), lines(chosen=REJECTED, rejected=CHOSEN)
     changes = {make_perturbation_key("resampling", severity): same for severity in (44_100.0, 11_025.0)}
     pairs = make_pairs(**{make_perturbation_key("polarity", 0.0): turned}, **changes)
@@ -133,7 +133,6 @@ def test_perturbations_are_measured_by_place_and_column_and_count_alike_in_the_s
     # Turned round on both sides: the margins -2, -1, 0, 1 in place of 2, 1, 0, -1; on one side alone: all ties.
     assert (by_place[BOTH]["accuracy"], by_place[BOTH]["flip_rate"]) == (0.25, 0.75)
     assert (by_place["chosen"]["accuracy"], by_place["chosen"]["flip_rate"]) == (0.0, 0.5)
-    assert by_place[BOTH]["columns"]["colloquialness"]["num_won"] == 1
     rates = {row["nuisance"]: row["flip_rate"] for row in found["by_nuisance"]}
     assert rates == {"polarity": pytest.approx((0.75 + 0.5 + 0.5) / 3), "resampling": 0.0}
     # However many severities they have; changes count by their size.
@@ -157,8 +156,6 @@ def test_an_attack_succeeds_where_it_reaches_what_it_is_compared_with_and_did_no
     found = attack("loudest", [2.0, 1.5, 3.0, 3.0])
     assert (found["num_pairs"], found["paid"], found["paid_before"], found["reaches"]) == (4, 0.5, 0.5, 0.75)
     assert found["gain"] == found["relative_gain"] == pytest.approx(np.mean([2.0, 0.5, 2.0, 2.0]))
-    assert found["columns"]["modality_micro"]["paid"] == 0.5
-    assert found["columns"]["colloquialness"]["paid"] is None and found["columns"]["colloquialness"]["num_pairs"] == 2
     # On the chosen side: the broken dialogue is not rewarded less than the intact one.
     found = attack("silence", [1.9, 2.0, 1.5, -1.0])
     assert (found["paid"], found["paid_before"]) == (0.5, None)
@@ -167,7 +164,7 @@ def test_an_attack_succeeds_where_it_reaches_what_it_is_compared_with_and_did_no
     found = attack("silence", [0.0] * 4, p1=needs, p2=needs, p3={"error": "it broke"})
     assert (found["num_pairs"], found["not_applicable"]) == (1, {"needs a twin": 2})
     (nothing,) = measure_attacks(make_pairs(), ["silence"])
-    assert (nothing["num_pairs"], nothing["columns"]["scripted"]) == (0, {"num_pairs": 0, "num_groups": 0})
+    assert (nothing["num_pairs"], nothing["num_groups"]) == (0, 0)
 
 
 def make_scores(*margins):
@@ -205,11 +202,12 @@ def test_modalities_are_compared_by_accuracy_and_by_the_share_of_the_margin_that
 
 def test_every_check_has_a_limit_and_every_limit_a_check_and_the_limit_itself_passes():
     names = verdicts.list_checks()
-    assert {f"nuisance.{name}" for name in PERTURBATIONS} | {f"attack.{name}" for name in ATTACKS} <= set(names)
+    assert {f"perturbation.{name}" for name in PERTURBATIONS} | {f"attack.{name}" for name in ATTACKS} <= set(names)
     used = [verdicts.find_limit(name) for name in names]
     assert all(limit in used for limit in verdicts.read_limits().values())
     assert all((limit.get("at_most") is None) != (limit.get("at_least") is None) for limit in used)
-    values = {"nuisance.gain": 0.03, "nuisance.noise": 0.0301, "baselines.modality": 0.95 - 0.9, "attack.clicks": None}
+    values = {"perturbation.gain": 0.03, "perturbation.noise": 0.0301, "baselines.modality": 0.95 - 0.9}
+    values["attack.clicks"] = None
     found = judge({name: Measured(value) for name, value in values.items()})
     assert [verdict["status"] for verdict in found] == [PASS, FAIL, PASS, NOT_MEASURED]
     assert (found[0]["unit"], found[0]["at_most"], found[2]["at_least"]) == ("share", 0.03, 0.05)
@@ -256,17 +254,18 @@ def test_a_verdict_says_over_what_it_is_and_whether_the_model_was_trained_with_i
     found = of_perturbations(0.1, 0.1, num_pairs=(10, 4), trained_with=trained, attacks=attacks)
     over = f"over 2 of {len(PERTURBATIONS)} changes; 1 of 2 in training"
     details = {
-        "nuisances.flip_rate": over,
-        "nuisances.worst_flip_rate": f"level 6 dB, on both sides; {over}",
+        "perturbations.flip_rate": over,
+        "perturbations.worst_flip_rate": f"level 6 dB, on both sides; {over}",
         # Pairs that could not be scored under a change are not counted in it.
-        f"nuisance.{first}": "at worst 50.0%: level 6 dB, on both sides; a severity on 4 of 10 pairs only",
-        "attack.silence": "on 4, mean gain +0.50; trained with it",
-        "attack.loudest": "on 4, the 25.0% ahead without it excluded, mean gain +0.50",
+        f"perturbation.{first}": "at worst 50.0%: level 6 dB, on both sides; a severity on 4 of 10 pairs only",
+        "attack.silence": "4 pairs, mean change of reward +0.50; trained with it",
+        "attack.loudest": "4 pairs, the 25.0% ahead without it excluded, mean change of reward +0.50",
         # An attack on sides that are all ahead already passes nothing.
         "attack.longest": "all 4 were ahead without it",
     }
     assert {name: found[name].detail for name in details} == details
-    assert found[f"nuisance.{second}"].detail.endswith("; trained with it") and found["attack.longest"].value is None
+    assert found[f"perturbation.{second}"].detail.endswith("; trained with it")
+    assert found["attack.longest"].value is None
 
 
 @pytest.mark.parametrize(
@@ -280,7 +279,7 @@ def test_a_verdict_says_over_what_it_is_and_whether_the_model_was_trained_with_i
 def test_the_held_out_channels_have_a_mean_of_their_own_without_those_of_training(trained, expected):
     rates = [0.2 if name == "opus" else 0.4 if name in HELD_OUT else 0.0 for name in PERTURBATIONS]
     found = of_perturbations(*rates, trained_with={"nuisances": trained, "attacks": []})
-    assert found["nuisances.held_out_flip_rate"] == expected
+    assert found["perturbations.held_out_flip_rate"] == expected
 
 
 def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path, monkeypatch):

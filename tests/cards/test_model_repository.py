@@ -81,7 +81,7 @@ def test_a_folder_without_weights_or_configuration_is_refused(checkpoint, tmp_pa
     (checkpoint / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="model.safetensors: not found"):
         plan_model(checkpoint)
-    with pytest.raises(FileNotFoundError, match="holds no config.json"):
+    with pytest.raises(FileNotFoundError, match="has no config.json"):
         plan_model(tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_the_card_of_a_model_with_an_audit_that_was_trained_in_stages(checkpoint
     run = {"trained_on": trained_on, "training": training, "versions": {"trl": "1.2", "tts": None}}
     change_json(checkpoint / "run.json", arguments={"train": "lora"}, earlier_stages=[earlier], **run)
     attacks = {"attack__silence": 0.3, "attack__clicks": 0.5, "attack__longest": 0.0, "attack__vocoded": None}
-    others = {"nuisances__flip_rate": 0.12, "hearing__audio_only__modality": None, "baselines__modality": 0.06}
+    others = {"perturbations__flip_rate": 0.12, "hearing__audio_only__modality": None, "baselines__modality": 0.06}
     change_json(checkpoint / "audit.json", **make_audit(**attacks, **others))
     (checkpoint / "about.md").write_text(
         "---\nlicense: mit\nlanguage: [cs]\ndatasets: me/pairs\ntags: czech\n---\n# Mine\n\nHas $num_parameters."
@@ -265,7 +265,7 @@ def test_adapters_are_published_with_their_head_and_load_again(
     assert reward_of(loaded, tiny_processor, make_dialogue()) == pytest.approx(expected, abs=1e-5)
     tensors = load_file(folder / weights)
     save_file({name: tensor for name, tensor in tensors.items() if ".score." not in name}, folder / weights)
-    with pytest.raises(ValueError, match="holds no score head"):
+    with pytest.raises(ValueError, match="has no score head"):
         plan_model(folder, base_model="me/tiny")
 
 

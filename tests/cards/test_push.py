@@ -174,10 +174,12 @@ def test_a_preview_is_card_pictures_and_list_in_a_new_folder(tmp_path, capsys):
     command = ["push", "model", str(NANO), "ORG/nano", "--preview", str(tmp_path / "seen")]
     assert main(command) == 0
     printed, seen = capsys.readouterr().out, tmp_path / "seen"
-    assert {path.name for path in seen.iterdir()} == {"README.md", "files.txt", "rewards.png"}
-    assert f"Card: {seen / 'README.md'}" in printed and "Nothing was sent." in printed
+    assert {path.name for path in seen.iterdir()} == {"README.md", "files.txt", "index.html", "rewards.png"}
+    assert f"Preview: {seen / 'index.html'}" in printed and "Nothing was sent." in printed
     assert (seen / "files.txt").read_text() in printed
     assert "](rewards.png)" in (seen / "README.md").read_text()
     assert (seen / "rewards.png").read_bytes() == (NANO / "rewards.png").read_bytes()
+    page = (seen / "index.html").read_text()
+    assert "<h1>SDiaReward nano</h1>" in page and 'src="data:image/png;base64,' in page and "pipeline_<wbr>tag" in page
     assert main(command) == 2 and "is not an empty folder" in capsys.readouterr().err
     shutil.rmtree(seen)

@@ -77,7 +77,10 @@ def test_the_files_hold_the_rewards_of_single_dialogues_and_the_page_plays_them(
     table = two.dialogues.pivot(index="system", columns="dialogue", values="reward")
     np.testing.assert_allclose(table.loc[["a", "b"], names].to_numpy(), rewards, atol=1e-5)
     [pair] = two.pairs
-    assert (pair["first"], pair["second"], pair["num_dialogues"]) == ("a", "b", 6)
+    # The first is the one that wins more often.
+    if pair["first"] == "b":
+        rewards.reverse()
+    assert {pair["first"], pair["second"]} == {"a", "b"} and pair["num_first"] >= pair["num_second"]
     assert pair["num_first"] == np.greater(*rewards).sum() and pair["num_second"] == np.less(*rewards).sum()
     assert pair["mean_margin"] == pytest.approx(np.subtract(*rewards).mean(), abs=1e-5)
     report, page = json.loads((folder / "compare.json").read_text()), Path(two.page).read_text()
@@ -85,7 +88,7 @@ def test_the_files_hold_the_rewards_of_single_dialogues_and_the_page_plays_them(
     assert report["num_dialogues"] == 6 and "excludes 50%" in report["rule"]
     assert pd.read_parquet(folder / "compare.parquet").equals(two.dialogues.reset_index(drop=True))
     assert list(two.dialogues.columns)[:5] == ["dialogue", "group_id", "system", "criterion", "reward"]
-    files = ["follows_modality.png", "index.html", "margins_modality.png"]
+    files = ["index.html", "level_db_modality.svg", "margins_modality_1.svg"]
     assert sorted(path.name for path in (folder / "report").iterdir()) == files
     assert two.unmatched == [{"dialogue": "d90", "missing_in": ["b"]}] and '"#skipped"' in page
     [broken] = two.skipped
@@ -153,7 +156,7 @@ def test_limits_name_cuts_levels_lengths_and_turns_of_the_user(compare, systems)
     assert re.search(r"loud has longer answers in 6, by \d\.\d s on average", out)
     assert re.search(r"loud has louder answers in 6, by \d\.\d dB on average; compare with --match_level", out)
     assert "turns differ between systems in 1 of 8 dialogues, such as d01" in out
-    assert "No evaluation lies beside this checkpoint" in out
+    assert "This checkpoint has no results.json" in out
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(com
     monkeypatch.setattr(comparison, "score_systems", score)
     code, out, err = compare("a", "b", "--output_dir", "out", "--embed_audio", "none")
     assert code == 0, err
-    assert out.startswith("a is preferred to b in 6 of 6 dialogues") and "not clear that it sounds more like a " in out
+    assert out.startswith("a scores higher than b in 6 of 6 dialogues") and " may explain it: " in out
     assert f"a has {reason} in 6" in out.splitlines()[0] and "only 6 dialogues" in out.splitlines()[0]
     [pair] = json.loads(Path("out/compare.json").read_text())["pairs"]
     assert not pair["is_clear"] and pair["p_value"] < 0.05
@@ -238,20 +241,21 @@ def verdict(num_first, num_second, num_ties=0, names="AB", criterion="modality",
 
 
 def test_a_verdict_names_the_better_system_its_share_and_what_limits_it():
-    text = verdict(3, 37)
-    assert text.startswith("B sounds more natural than A in 37 of 40 dialogues (92.5%, 95% interval 7")
+    text = verdict(37, 3)
+    assert text.startswith("A sounds more natural than B in 37 of 40 dialogues (92.5%, 95% interval 7")
     assert text.endswith(" over 40 dialogues, sign test p < 0.001).")
-    assert verdict(37, 3, names="BA") == text
     guide = " ".join((ROOT / "docs" / "compare.md").read_text(encoding="utf-8").split())
-    assert f'"{verdict(3, 37, names="ab", criterion="joint")[:-1]}"' in guide
-    assert verdict(22, 18).startswith("No difference can be told between A and B: A sounds more natural in 22 of 40")
-    assert verdict(0, 0, 5) == "No difference can be told between A and B: their rewards are equal in all 5 dialogues."
+    assert f'"{verdict(37, 3, names="ba", criterion="joint")[:-1]}"' in guide
+    assert verdict(22, 18).startswith("No clear difference between A and B: A sounds more natural in 22 of 40")
+    assert verdict(0, 0, 5) == "No clear difference between A and B: their rewards are equal in all 5 dialogues."
     assert "in 30 of 40 dialogues, 6 tied (win rate 82.5%, " in verdict(30, 4, 6)
     assert "(75.0%, no interval over 1 group, sign test p = 1.000)" in verdict(3, 1, groups=["a"] * 4)
     follows = {"is_suspect": False, "is_systematic": True, "mean_difference": 1.0, "num_first": 9}
     text = verdict(26, 0, limits=["only 5 dialogues", "B cut"], follows={"level_db": follows})
-    assert text.startswith("A is preferred to B in 26 of 26") and text.endswith("; limits: only 5 dialogues, B cut.")
-    assert "it is not clear that it sounds more natural: A has louder answers in 9, by 1.0 dB" in text
+    assert text.startswith("A scores higher than B in 26 of 26") and text.endswith(
+        "; limits: only 5 dialogues, B cut."
+    )
+    assert "level may explain it: A has louder answers in 9, by 1.0 dB" in text
 
 
 def spoken(role, array, rate=16_000):
@@ -288,7 +292,7 @@ def test_examples_are_the_clearest_and_the_closest_and_none_is_both():
 def test_a_call_without_a_folder_leaves_nothing_and_equal_systems_do_not_differ(systems, tiny_checkpoint, tmp_path):
     shutil.copytree(systems[0], "copy")
     found = sdiareward.compare(systems[0], "copy", model=tiny_checkpoint, criterion="modality", num_bootstrap=50)
-    expected = "No difference can be told between a and copy: their rewards are equal in all 8 dialogues; limits: "
+    expected = "No clear difference between a and copy: their rewards are equal in all 8 dialogues; limits: "
     assert found.verdict.startswith(expected) and (found.output_dir, found.page) == (None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 

@@ -24,8 +24,7 @@ from sdiareward.evaluation.scores import find_disagreements
 OPTIONS = {"nan": "wrong", "num_bootstrap": 20, "seed": 0}
 NASTY = '<script>alert("x")</script> & "quoted" ' + "supercalifragilistic" * 6
 OTHER = "runs/a/rather/long/path/of/a/<model>" * 3
-FIGURES = ["accuracy", "densities", "boxes", "reliability", "accuracy_by_margin", "comparison"]
-FIGURES += ["score_alignment", "margin_stability"]
+FIGURES = ["accuracy", "rewards", "reliability", "accuracy_by_margin", "score_alignment", "margin_stability"]
 
 
 class Page(HTMLParser):
@@ -55,7 +54,7 @@ class Page(HTMLParser):
 def without_figures(monkeypatch):
     """Draw nothing, as that takes most of the time of a page."""
     made = "sdiareward.evaluation.report.sections.draw_figures"
-    monkeypatch.setattr(made, lambda report, records, folder: folder.mkdir(exist_ok=True) or {})
+    monkeypatch.setattr(made, lambda report, records, folder, names: folder.mkdir(exist_ok=True) or {})
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +76,8 @@ def complete(tmp_path_factory):
 @pytest.mark.slow
 def test_the_page_is_beside_its_numbers_requests_nothing_and_runs_only_its_own_style_and_script(complete):
     files = {path.name for path in complete.path.parent.iterdir()}
-    assert files == {"index.html", "report.json", *(f"{name}.png" for name in FIGURES)}
-    assert complete.path.stat().st_size < 25_000_000 and complete.report["num_pairs"] == 48
+    assert files == {"index.html", "report.json", *(f"{name}.svg" for name in FIGURES)}
+    assert complete.path.stat().st_size < 25_000_000 and complete.report["num_pairs"] == 56
     for _, attributes in complete.elements:
         for name in ("src", "href", "srcset", "poster", "data", "action"):
             assert (attributes.get(name) or "#").startswith(("#", "data:")), attributes[name][:80]
@@ -89,8 +88,10 @@ def test_the_page_is_beside_its_numbers_requests_nothing_and_runs_only_its_own_s
         (found,) = re.findall(rf"<{tag}>(.*?)</{tag}>", complete.text, re.DOTALL)
         digest = hashlib.sha256(found.encode()).digest()
         assert f"{tag}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy and "alert" not in found
-    # Twenty lowest margins and twenty disagreements, four turns each.
-    assert "".join(complete.words).count(NASTY) == (20 + 20) * 4 and OTHER in complete.shown
+    # Wrong pairs and disagreements, four turns each.
+    shown = len(complete.report["examples"]) + len(complete.report["disagreements"][0]["rows"])
+    assert "".join(complete.words).count(NASTY) == shown * 4 and OTHER in complete.shown
+    assert all(b"currentColor" in path.read_bytes() for path in complete.path.parent.glob("*.svg"))
 
 
 @pytest.mark.slow
@@ -103,7 +104,7 @@ def test_headings_figures_players_and_tables_have_their_order_and_names(complete
     assert complete.all("a")[0] == {"class": "skip", "href": "#main"} and complete.all("html") == [{"lang": "en"}]
     assert len(complete.all("img")) == len(FIGURES) and all(image["alt"] for image in complete.all("img"))
     players = [player["aria-label"] for player in complete.all("audio")]
-    assert len(players) == len(set(players)) == 160 and players[0] == "pair 1, chosen, turn 1, user, 0.2 seconds"
+    assert len(players) == len(set(players)) and players[0] == "pair 1, chosen, turn 1, user, 0.2 seconds"
     regions = [attributes for _, attributes in complete.elements if attributes.get("role") == "region"]
     assert len(regions) == len(complete.all("table"))
     assert all(region["tabindex"] == "0" and region["aria-label"] for region in regions)
@@ -112,30 +113,30 @@ def test_headings_figures_players_and_tables_have_their_order_and_names(complete
 @pytest.mark.slow
 def test_the_page_shows_in_words_what_the_json_holds(complete, snapshot):
     lines = [word.strip() for word in complete.words if word.strip()]
-    examples, rest = (len(lines) - 1 - lines[::-1].index(title) for title in ("Lowest margins", "Skipped and cut"))
+    examples, rest = (len(lines) - 1 - lines[::-1].index(title) for title in ("Wrong pairs", "Skipped pairs"))
     assert "\n".join(lines[:examples] + lines[rest:]) == snapshot
 
 
 def test_a_page_of_own_pairs_has_no_empty_parts_keeps_no_figure_of_before_and_is_the_same_when_made_again(tmp_path):
     (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "comparison.png").write_bytes(b"of before")
-    pairs, labels, scores = report_world.make_evaluation(license=None)
+    (tmp_path / "report" / "comparison.svg").write_bytes(b"of before")
+    pairs, labels, _ = report_world.make_evaluation(license=None)
     labels = [{**label, "group_id": None, "synthesizer": None} for label in labels[:1]]
-    results = report_world.make_results(labels, scores := {"model": scores["model"]})
+    scores = {"model": {label["pair_id"]: {"chosen": 0.0, "rejected": 1.0} for label in labels}}
+    results = report_world.make_results(labels, scores)
     # A name with dollar signs is no formula.
     results["config"]["model"] = r"runs/$\frac$/model"
     page = Page(write_page(tmp_path, results, pairs.select([0]), labels, scores))
     made = {path.name: path.read_bytes() for path in page.path.parent.iterdir()}
     write_page(tmp_path, results, pairs.select([0]), labels, scores)
     assert {path.name: path.read_bytes() for path in page.path.parent.iterdir()} == made
-    assert page.sections == {"accuracy", "rewards", "calibration", "margins", "examples", "provenance"}
-    assert len(re.findall("<div><dt>", page.text)) == 3
+    assert page.sections == {"accuracy", "examples"} and not page.all("img") and "<dt>" not in page.text
     table = page.text[page.text.index("<table") : page.text.index("</table>")]
     assert re.findall(r'<th scope="col"><span class="name">([^<]*)', table) == ["scorer", "wild"]
     # The user's own recordings play; the page warns against passing them on.
     assert len(page.all("audio")) == 4
     assert "not known to be free to pass on (licence: unknown). Do not publish it" in page.text
-    assert not (page.path.parent / "comparison.png").exists()
+    assert not (page.path.parent / "comparison.svg").exists()
 
 
 def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
@@ -144,12 +145,12 @@ def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
     results = report_world.make_results(labels, scores, nan="wrong")
     page = Page(write_page(tmp_path, results, pairs, labels, scores))
     # There is nothing to count, so there is no accuracy, on the page, in the text and on the card.
-    assert "has no usable reward for any of 48 pairs" in page.shown and "0.00" not in page.words
+    assert "has no usable reward for any of 56 pairs" in page.shown and "0.00" not in page.words
     assert "count as wrong and are part of no figure" in page.shown
     text = render_markdown(results)
-    assert "48 of 48 pairs have a reward that is not finite, so there is no accuracy" in text and "0.00" not in text
+    assert "56 of 56 pairs have a reward that is not finite, so there is no accuracy" in text and "0.00" not in text
     assert make_model_index(results) == []
-    assert len(page.all("img")) == 1 and not page.sections & {"calibration", "margins", "rewards", "examples"}
+    assert len(page.all("img")) == 1 and not page.sections & {"margins", "examples"}
 
 
 def test_pairs_of_the_released_form_and_of_one_recording_make_a_page_too(tmp_path, without_figures):
@@ -162,7 +163,7 @@ def test_pairs_of_the_released_form_and_of_one_recording_make_a_page_too(tmp_pat
     results = report_world.make_results(labels, scores)
     page = Page(write_page(tmp_path, results, released, labels, scores, embed_audio="open"))
     assert "its licence, unknown, is not known to let anyone pass it on" in page.shown
-    assert "83.33%</strong> (no interval over 1 recording)" in page.text
+    assert re.search(r"of 56 pairs, \d\d\.\d\d% \(no interval over 1 recording\)", page.shown)
     assert not page.sections & {"synthesizers", "disagreements", "judge"}
 
 
@@ -178,18 +179,20 @@ def test_a_judge_is_compared_with_a_model_on_its_page_and_in_markdown(tmp_path, 
     (found,), (entry,) = results["disagreements"], page.report["disagreements"]
     assert [row["pair_id"] for row in entry["rows"]] == [row["pair_id"] for row in found["rows"]]
     assert entry["rows"][0]["chosen"][0]["clips"][0]["clip"] and "With checkpoints/tiny" in page.shown
-    assert any("judge: 1 of 48 pairs got no usable answer" in note for note in page.report["notes"])
+    assert any("judge: 1 of 56 pairs have no usable answer" in note for note in page.report["notes"])
     assert render_markdown(results) == snapshot
     results["judge"] |= {"kind": "pointwise", "usd": None}
     text = render_markdown(results)
     assert "osition bias" not in text and "dollars" not in text
 
 
-def test_the_twenty_lowest_margins_are_shown_until_the_page_becomes_too_large():
-    pairs, labels, scores = report_world.make_evaluation()
-    rows = content.find_lowest(labels, scores["model"] | {"pair-00": {"chosen": None, "rejected": -9.0}})
+def test_at_most_twenty_wrong_pairs_are_shown_until_the_page_becomes_too_large():
+    pairs, labels, _ = report_world.make_evaluation()
+    scores = report_world.make_scores(labels, quality=0.0)
+    rows = content.find_wrong(labels, scores | {"pair-00": {"chosen": None, "rejected": -9.0}})
     margins = [row["margin"] for row in rows]
-    assert len(margins) == 20 and margins == sorted(margins) and "pair-00" not in [row["pair_id"] for row in rows]
+    assert len(margins) == 20 and margins == sorted(margins) and max(margins) <= 0
+    assert "pair-00" not in [row["pair_id"] for row in rows]
     first, *_, last = sections.add_dialogues(rows, pairs, labels, page.Collector(max_audio_characters=20_000))
     number = int(first["pair_id"].removeprefix("pair-"))
     assert [(turn["role"], turn["text"]) for turn in first["rejected"]] == [
@@ -232,16 +235,14 @@ def test_a_reward_that_is_not_finite_is_named_and_no_part_of_calibration_and_mar
     titles = ["other/<model> (runs/a)", "other/<model> (runs/b)", "acoustic baseline", "text baseline"]
     assert [row["title"] for row in report["scorers"]] == ["checkpoints/tiny", *titles]
     names = [row["name"] for row in report["scorers"]]
-    columns = (("overall_micro", 48), ("modality_micro", 36), ("colloquialness", 12))
+    columns = (("overall_micro", 56), ("modality_micro", 42), ("colloquialness", 14))
     expected = [(scorer, *column) for scorer in names[1:] for column in columns]
     assert [(row["scorer"], row["column"], row["num_pairs"]) for row in report["comparisons"]] == expected
     assert report["not_finite"] == [{"scorer": "model", "pair_id": "pair-03"}]
     assert [row["scorer"] for row in report["calibration"]] == ["model", "compared_1", "compared_2"]
     found = report["calibration"][0]
-    assert found["num_pairs"] == report["margins"]["strata"][2]["num_pairs"] == 47
-    assert sum(row["num_pairs"] for row in report["margins"]["bins"]) == 47
-    assert sum(row["num_pairs"] for row in found["after"]["bins"]) == 47 and len(found["fold_temperatures"]) == 5
-    assert found["before"]["by_subset"].keys() == {"wild", "semi_wild", "scripted", "colloquialness"}
+    assert found["num_pairs"] == sum(row["num_pairs"] for row in report["margins"]) == 55
+    assert sum(row["num_pairs"] for row in found["after"]["bins"]) == 55
 
 
 def label(number, subset="wild", group=None, **fields):
@@ -264,21 +265,13 @@ def test_a_cell_is_small_below_ten_pairs_or_five_recordings():
     assert rows[1]["model"]["accuracy"] == pytest.approx(8 / 9)
 
 
-def test_rewards_and_strata_are_those_a_hand_computes():
-    chosen, rejected = content.describe_rewards([label(0), label(1)], make_scores([1.0, 3.0]))
-    expected = {"mean": 2.0, "sd": 1.0, "q05": 1.1, "q25": 1.5, "median": 2.0, "q75": 2.5, "q95": 2.9}
-    assert chosen == pytest.approx({"subset": "wild", "side": "chosen", "num_pairs": 2, **expected})
-    assert rejected["mean"] == 0.0
-    records = [label(0), label(1, "scripted"), label(2, "scripted"), label(3)]
-    found = content.describe_margins(records, make_scores([2.0, -0.5, -0.1, 1.0]), OPTIONS)
-    high, low, everything, wrong = found["strata"]
-    assert (high["mean_margin"], high["accuracy"], high["low"], high["high"]) == (2.0, 1.0, 2.0, 2.0)
-    assert (low["mean_margin"], low["accuracy"]) == (-0.1, 0.0)
-    assert everything["by_subset"] == {"wild": 2, "scripted": 2}
-    assert (wrong["num_pairs"], wrong["mean_margin"], wrong["by_subset"]) == (2, pytest.approx(-0.3), {"scripted": 2})
-    assert wrong["accuracy"] is None and [row["accuracy"] for row in found["bins"]] == [0.5]
-    wrong = content.describe_margins([label(0)], make_scores([1.0]), OPTIONS)["strata"][3]
-    assert (wrong["num_pairs"], wrong["accuracy"], wrong["mean_margin"]) == (0, None, None)
+def test_a_bin_has_the_accuracy_and_the_range_of_its_pairs():
+    values = np.arange(40.0)
+    low, high = content.describe_bins(
+        [label(n) for n in range(40)], make_scores([-1.0] * 10 + [1.0] * 30), values, OPTIONS
+    )
+    assert (low["num_pairs"], low["accuracy"], low["mean"], low["low"], low["high"]) == (20, 0.5, 9.5, 0.0, 19.0)
+    assert (high["accuracy"], high["low"]) == (1.0, 20.0)
 
 
 def test_logs_of_equal_titles_have_their_paths(tmp_path):

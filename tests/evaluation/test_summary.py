@@ -44,7 +44,7 @@ def test_the_table_has_columns_with_pairs_and_ties_and_the_notes_name_what_is_mi
     assert cells["pairs"] == ["2", "1", "3", "3", "1", "4", "4"]
     assert cells["model"] == ["100.00", "0.00", "66.67", "50.00", "100.00", "75.00", "75.00"]
     assert cells["skipped"] == ["0", "1", "1", "1", "0", "1", "1"]
-    ties = "text baseline: 3 of 3 modality pairs tie; 50.00 if"
+    ties = "text baseline: all 3 modality pairs tie."
     assert all(note in text for note in ("No pairs of semi_wild", ties, "1 pairs were skipped"))
     assert "real-time factor 0.1000" in text and sum_timing([])["real_time_factor"] is None
     names = ("known", "new", "all seen in training", ALL_LEFT_OUT, "new", ALL_LEFT_OUT)
@@ -53,10 +53,26 @@ def test_the_table_has_columns_with_pairs_and_ties_and_the_notes_name_what_is_mi
     assert text.count("new (held out)") == 2 and "known (held out)" not in text
 
 
-def test_a_baseline_that_is_above_chance_is_pointed_out():
-    labels = [label(number) for number in range(20)]
-    _, text, _ = render(labels, {"model": scores([1] * 20), "acoustic": scores([1] * 20), "text": scores([0] * 20)})
-    assert "- acoustic baseline: 100.00 on modality micro. It hears no words" in text and "hears nothing" not in text
+def test_the_weakest_point_is_the_first_sentence_unless_baselines_are_fitted_on_few_pairs():
+    labels = [label(number, ("wild", "colloquialness")[number % 2]) for number in range(40)]
+    right, half = scores([1] * 40), scores([1, 1, 1, -1] * 10)
+    by_scorer = {"model": half, "acoustic": right, "text": right}
+    results = summarise(labels, by_scorer, None, [], num_bootstrap=20)
+    results["baselines"] = {name: {"num_train": {"modality": 20, "colloquialness": 20}} for name in summary.BASELINES}
+    shares = "below the acoustic baseline (100.00%) and the text baseline (100.00%); it shows no listening."
+    first, second, last = summary.list_findings(results, "m")
+    assert second.startswith("Modality (100.00%): no better than the acoustic")
+    assert first == f"Colloquialness (50.00%): {shares}"
+    assert last.startswith("Model m prefers the right dialogue in 30 of 40 pairs, 75.00% (95% interval ")
+    for fitted in results["baselines"].values():
+        fitted["num_train"]["colloquialness"] = 19
+    assert "Colloquialness (50.00%): not clearly above chance." in summary.list_findings(results, "m")
+    trained = {"num_pairs": 40, "is_whole": True, "content": ["a"] * 38, "group_id": ["b"]}
+    results["overlap"] = {**trained, "others": {"num_pairs": 1, "accuracy": 0.0}}
+    assert summary.list_findings(results, "m")[0] == (
+        "38 of these 40 pairs were training pairs; 1 came from a recording or dialogue of the training pairs. "
+        "The other 1: 0.00% right."
+    )
 
 
 @pytest.mark.parametrize("usable", [(), (0,), (0, 1, 2)])

@@ -118,7 +118,7 @@ def test_a_result_has_rewards_margin_and_what_is_not_heard_and_no_markup_from_ou
     whole, cut = Heard(1.0, 1.0, 2), Heard(12.3, 11.8, 2, cut_turns=(1,))
     markup = '<img src=x onerror="alert(1)">'
     shown = app.render_result(markup, [0.25, 1.5], [whole, cut])
-    assert [text in shown for text in ("+0.25", "+1.50", "\N{MINUS SIGN}1.25", "B is scored higher")] == [True] * 4
+    assert [text in shown for text in ("+0.25", "+1.50", "\N{MINUS SIGN}1.25", "To this model, B ")] == [True] * 4
     assert "Dialogue B: 1 turns cut: the model hears 11.8 of 12.3 s (turn 1)." in shown
     assert "Dialogue A:" not in shown and "Margin" not in app.render_result("joint", [0.25], [whole])
     assert markup not in shown + app.render_panel("A", (), markup)

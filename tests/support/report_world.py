@@ -11,7 +11,7 @@ from sdiareward.evaluation.scores import Evaluation
 
 
 SUBSETS = ("wild", "semi_wild", "scripted", "colloquialness")
-NUM_PAIRS = 48
+NUM_PAIRS = 56
 TRAINED_ON = {"known"}
 
 
@@ -23,7 +23,7 @@ def clip(number, duration_s=0.25):
 
 
 def make_pairs(text="so, um, hello", license="CC-BY-4.0"):
-    """Return 48 pairs of two turns a side: 12 a subset, two a recording."""
+    """Return 56 pairs of two turns per side: 14 per subset, two per recording."""
     rows = []
     for number in range(NUM_PAIRS):
         subset = SUBSETS[number % 4]
