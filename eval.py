@@ -23,7 +23,8 @@ EVAL.command(
     "sdiareward.judges.wavreward.evaluate:run",
     name="--recipe=wavreward",
     help="Evaluate WavReward or another model on ChatReward: Table 1 with intervals and baselines.\n\n"
-    "The same command resumes a killed run. docs/wavreward.md is the guide.",
+    "The same command resumes a killed run. docs/wavreward.md is the guide.\n\n"
+    "Keys of --config without a flag: num_bootstrap, train_split.",
 )
 EVAL.command(
     "sdiareward.judges.wavreward.evaluate:run_reasoning",
@@ -57,6 +58,9 @@ def evaluate(args: EvalArguments) -> int:
     Every pair is written as soon as both of its sides are scored; the same command resumes a killed run. Two
     baselines are measured on the same pairs: one hears the sound without words, the other reads the words alone.
     docs/evaluate.md is the guide, docs/judges.md the guide of judges.
+
+    Keys of --config without a flag: baseline_data, baseline_revision, nan, num_bootstrap, retry_failed, train_split,
+    training.
     """
     from sdiareward.evaluation.evaluation import run_evaluation
 

@@ -1,1 +1,1 @@
-"""Audit a reward model: which perturbations move its rewards, which attacks raise them, which modality it uses."""
+"""Audit a reward model: its sensitivity to perturbations, its robustness to attacks, and the modality that it uses."""

@@ -1,8 +1,8 @@
 """The conditions under which an audit presents pairs to a model, and the rewards under each.
 
-With the sound or the words alone, a low accuracy may only show that such input is unfamiliar to a model that was
-trained on both. A high accuracy is evidence: a model that is as good without the sound does not need it, and one that
-is as good without the words does not use them. A pair with a turn without words is not presented without sound.
+With only audio or only text, a low accuracy may just mean that the input is unfamiliar to a model trained on both. A
+high accuracy is evidence: a model that is as good without audio does not need it, and a model that is as good without
+text does not use it. A pair with a turn without words is not presented without audio.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 NATURAL = "natural"
 # Name of the reward of an attacked dialogue.
 ATTACKED = "attacked"
-# What of each turn the model gets, by the name of the condition.
+# The parts of each turn that the model gets, by condition.
 AUDIO_ONLY, TEXT_ONLY = "audio_only", "text_only"
 MODALITIES: dict[str, dict[str, Any]] = {AUDIO_ONLY: {"text": False}, TEXT_ONLY: {"audio": False}}
-# Keys of a line: the condition does not apply to the pair, or an error occurred.
+# Keys of a line if the condition does not apply to the pair, or if an error occurred.
 REASON, ERROR = "reason", "error"
-# Pairs that are in memory together, and scored in one call under each condition.
+# Number of pairs in memory; each condition scores them in one call.
 _CHUNK_PAIRS = 8
-# Raised for a pair that a condition cannot change; any other error is a bug and ends the run.
+# Raised for a pair that a condition cannot change; other errors are bugs and end the run.
 _CONDITION_ERRORS = (ValueError, TypeError, FileNotFoundError)
-# Of an item: key of a condition and id of a pair.
+# Item: key of a condition and id of a pair.
 _SEPARATOR = "\t"
 # Lines by condition and pair.
 Rewards = dict[str, dict[str, Record]]
@@ -54,13 +54,13 @@ Rewards = dict[str, dict[str, Record]]
 
 @dataclass(frozen=True)
 class Condition:
-    """One way in which pairs are presented to the model."""
+    """One way of presenting pairs to the model."""
 
     # Name in the run's folder, such as "nuisance/gain/-6".
     key: str
-    # Returns the dialogues of a pair, by the name of the reward of each, or why the condition does not apply to it.
+    # From a pair to its dialogues by name of the reward, or to the reason why the condition does not apply.
     build: Callable[[AuditPair], Mapping[str, Messages] | str]
-    # Why it cannot be tried on this machine. Not written: the same run tries it once the requirement is installed.
+    # Reason if this machine cannot try it. Not stored, so that a rerun tries it once the requirement is installed.
     unavailable_reason: str = ""
 
 
@@ -80,7 +80,7 @@ def present(pair: AuditPair, **options: bool) -> dict[str, Messages] | str:
 
 
 def list_severities(names: Iterable[str]) -> list[tuple[str, float]]:
-    """Return each perturbation with its usual severities, from weak to strong, or else with its default severity."""
+    """Return each perturbation with its usual severities, from weak to strong, or with its default severity."""
     return [
         (name, severity)
         for name in names
@@ -95,7 +95,7 @@ def make_perturbation_key(name: str, severity: float) -> str:
 def make_perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
     def build(name: str, severity: float, pair: AuditPair) -> dict[str, Messages]:
         def change(number: int, turn: Turn) -> Turn:
-            # The same noise on both sides, as from one microphone, and at every severity.
+            # The same noise on both sides, as from one microphone, and for every severity.
             turn_seed = derive_seed(seed, pair.pair_id, number)
             return replace(turn, array=apply(name, turn.array, SAMPLING_RATE, severity, seed=turn_seed))
 
@@ -115,7 +115,7 @@ def make_attack_conditions(
     seed: int = 0,
     sounds_dir: str | None = None,
 ) -> list[Condition]:
-    """Return a condition for each attack; `heard_s` returns the number of seconds of a turn that the model hears."""
+    """Return a condition per attack; `heard_s` returns the seconds that the model hears of each turn."""
     speak = find_voice()
 
     def build(name: str, pair: AuditPair) -> dict[str, Messages] | str:
@@ -125,7 +125,7 @@ def make_attack_conditions(
         if turns is None:
             return f"needs {attack.needs}"
         if not is_heard(getattr(pair, attack.baseline), turns, heard_s()):
-            return "changes nothing that the model is given"
+            return "changes nothing that the model hears or reads"
         return {ATTACKED: to_messages(turns)}
 
     found = []
@@ -137,7 +137,7 @@ def make_attack_conditions(
 
 
 def derive_seed(*parts: Any) -> int:
-    """Return a seed that depends on all parts and is the same on any machine."""
+    """Return a machine-independent seed that depends on all parts."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4])
 
 
@@ -149,7 +149,7 @@ def collect_rewards(
     folder: Path,
     meta: Mapping[str, Any],
 ) -> Rewards:
-    """Score the pairs unchanged and under each condition; what the folder has is kept, errors are tried again."""
+    """Score the pairs unchanged and under each condition; keep finished results and retry errors."""
     plan = [Condition(NATURAL, present), *(each for each in conditions if not each.unavailable_reason)]
     items = [
         f"{condition.key}{_SEPARATOR}{pair_id}"
@@ -180,7 +180,7 @@ def _make_schema() -> pa.Schema:
 
 
 def _collect(parts: PartFolder, pair_ids: Sequence[str], conditions: Sequence[Condition], folder: Path) -> Rewards:
-    """Return the lines by condition and pair, and write those of all runs to `rewards.jsonl`."""
+    """Return the lines by condition and pair; write the lines of all runs to `rewards.jsonl`."""
     lines = []
     for row in parts.iter_rows(("rewards", REASON, ERROR)):
         key, _, pair_id = row.pop("item").partition(_SEPARATOR)
@@ -202,11 +202,11 @@ class ConditionScorer:
     """Score pairs under conditions."""
 
     def __init__(self, scorer: Scorer, read_pair: Callable[[str], AuditPair], plan: Sequence[Condition]):
-        # Neighbours are scored together.
+        # Consecutive items are scored together.
         self._scorer, self._read = scorer, lru_cache(_CHUNK_PAIRS)(read_pair)
         self._conditions = {condition.key: condition for condition in plan}
         self._audio_before_s = scorer.audio_s
-        # Pairs that failed unchanged, which come first: they are not tried under any other condition.
+        # Pairs that failed unchanged (scored first); they are not tried under other conditions.
         self._unusable: set[str] = set()
         self.num_dialogues = 0
 

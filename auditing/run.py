@@ -34,17 +34,17 @@ from .report import write_audit
 if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
-# Result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
-# perturbation, "hearing" for the modality ablation, "paid" for a successful attack.
+# Result files and check names keep older words because committed results and cards contain them: "nuisance" for
+# perturbation, "hearing" for modality ablation, "paid" for a successful attack.
 Part = Literal["perturbations", "attacks", "hearing", "baselines"]
 PARTS: tuple[Part, ...] = ("perturbations", "attacks", "hearing", "baselines")
-# Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
+# Few enough for memory; the start of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 
 
 @dataclass
 class Auditor:
-    """Audit one model; it is loaded when the first reward is needed, and a killed run resumes from the folder.
+    """Audit one model, loaded when the first reward is needed; a killed run resumes from the folder.
 
     `sdiareward audit --help` describes the fields.
     """
@@ -52,7 +52,7 @@ class Auditor:
     model: ModelSpec
     data: str
     output_dir: Path
-    split: str | None = None  # `test`; a file has none.
+    split: str | None = None  # By default `test`; a file has no split.
     train_split: str = "train"
     max_samples: int = 60
     perturbations: tuple[str, ...] = tuple(PERTURBATIONS)
@@ -63,7 +63,7 @@ class Auditor:
     num_bootstrap: int = 1000
     audio_root: str | None = None
     baseline_data: str | None = None
-    criterion: str | None = None  # Of all pairs, in place of the column `criterion`.
+    criterion: str | None = None  # For all pairs; replaces the column `criterion`.
 
     def __post_init__(self) -> None:
         self.split = choose_split(self.data, self.split)
@@ -75,7 +75,7 @@ class Auditor:
             self.pairs = load_pairs(self.data, self.split, **places)
         self.labels = describe_pairs(self.pairs)
         self._row_of = {label["pair_id"]: row for row, label in enumerate(self.labels)}
-        # What a line of rewards depends on: not the size of the sample, nor the list of conditions.
+        # Everything a line of rewards depends on; excludes sample size and list of conditions.
         self.run = {
             **({} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}),
             **self.model.identity(),
@@ -84,7 +84,7 @@ class Auditor:
             "seed": self.seed,
         }
         self.sample = self._draw(self.max_samples)
-        # The training pairs and their labels, if there are any.
+        # The training pairs and their labels, if any.
         self.training_pairs, notices = None, [notice]
         if "baselines" in self.parts:
             places["baseline_data"] = self.baseline_data
@@ -106,12 +106,12 @@ class Auditor:
         scorer = self.model.load()
         if unknown := {label["criterion"] for label in self.sample} - set(scorer.processor.prompts):
             known = ", ".join(sorted(scorer.processor.prompts))
-            raise ScoringError(f"the pairs have the criteria {sorted(unknown)}; this model knows {known}.")
+            raise ScoringError(f"the pairs have the criteria {sorted(unknown)}; this model supports {known}.")
         return scorer
 
     @cached_property
     def distractors(self) -> list[AuditPair]:
-        """Pairs that attacks take turns and words from; they do not depend on the size of the sample."""
+        """Pairs from which attacks take turns and words, independent of the sample size."""
         found = []
         for label in self._draw(_NUM_DISTRACTORS):
             with suppress(ValueError, FileNotFoundError, TypeError):
@@ -169,7 +169,7 @@ class Auditor:
             "baselines": {kind: of for kind, (_, of) in baselines.items()} if self.training_pairs else None,
         }
         audit["verdicts"] = verdicts.judge(verdicts.measure_checks(audit))
-        # Over all sessions that were not killed.
+        # Sum over all sessions that were not killed.
         sessions = JsonLines(self.output_dir / "sessions.jsonl").read()
         names = ("num_dialogues", "seconds", "audio_s")
         audit["timing"] = {name: sum(session[name] for session in sessions) for name in names}
@@ -198,33 +198,33 @@ def audit(
     num_bootstrap: int = 1000,
     seed: int = 0,
 ) -> Results:
-    """Perturb and attack pairs, and measure how much the rewards of a model move, as `sdiareward audit` does.
+    """Perturb and attack pairs, and measure how much a model's rewards change, like `sdiareward audit`.
 
     Args:
         model (`str` or `Path`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
         dataset (`str` or `Path`): Table, folder or Hub id of pairs, as in [`load_pairs`].
-        output_dir (`str` or `Path`, *optional*): Folder for the pages and every reward; the same call resumes a killed
-            run there. By default nothing is kept.
+        output_dir (`str` or `Path`, *optional*): Folder for pages and rewards, from which the same call resumes a
+            killed run. By default nothing is kept.
         split (`str`, *optional*): Split to audit on, by default `"test"`; a single file has no splits.
-        criterion (`str`, *optional*): Criterion of all pairs, in place of the column `criterion`.
-        max_samples (`int`, *optional*, defaults to 60): Pairs to draw, from all subsets, recordings and synthesizers;
-            None for all.
+        criterion (`str`, *optional*): Criterion of all pairs; replaces the column `criterion`.
+        max_samples (`int`, *optional*, defaults to 60): Number of pairs to draw, spread over subsets, recordings and
+            synthesizers; None for all.
         perturbations (`list[str]`, *optional*): Names of perturbations, by default all; see `docs/audit.md`.
         attacks (`list[str]`, *optional*): Names of attacks, by default all.
         parts (`list[str]`, *optional*): Parts of the audit, all by default: `"perturbations"`, `"attacks"`,
             `"hearing"` and `"baselines"`.
-        audio_root (`str` or `Path`, *optional*): Folder at which relative paths begin that are not beside the table.
-        baseline_data (`str` or `Path`, *optional*): Pairs that the baselines are fitted on, by default `dataset`.
-        train_split (`str`, *optional*, defaults to `"train"`): Split of these.
+        audio_root (`str` or `Path`, *optional*): Base folder for relative paths that are not beside the table.
+        baseline_data (`str` or `Path`, *optional*): Pairs to fit the baselines on, by default `dataset`.
+        train_split (`str`, *optional*, defaults to `"train"`): Split of the pairs for the baselines.
         sounds_dir (`str` or `Path`, *optional*): Recordings to insert instead of synthetic sounds.
         dtype (`str`, *optional*): Dtype of the backbone.
-        device (`str`, *optional*): Where to compute; by default an accelerator if there is one.
-        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+        device (`str`, *optional*): Device; by default an accelerator if available.
+        batch_tokens (`int`, *optional*): Tokens per forward pass.
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
         seed (`int`, *optional*, defaults to 0): Seed of the draws and of noise.
 
     Returns:
-        [`Results`]: The content of `audit.json`; printed, it shows the checks and the tables.
+        [`Results`]: The content of `audit.json`; it prints as checks and tables.
 
     Raises:
         PairsError: The data set cannot be read, or has no such split.

@@ -1,8 +1,8 @@
-"""Statistics of an audit from its rewards, and a verdict on each check by its limit in `limits.yaml`.
+"""Compute statistics from an audit's rewards, and a verdict on each check by its limit in `limits.yaml`.
 
-A pair is right when its chosen side has the strictly higher reward. It *flips* when it is right before a change and
-not after it, or the other way round. A *shift* is the difference that a change makes to the reward of a dialogue. The
-*natural margin* is the median of `|chosen - rejected|` over the unchanged pairs. Intervals are over recordings.
+A pair is right if its chosen side has the strictly higher reward. It *flips* if a change makes it wrong or right. A
+*shift* is the change of a dialogue's reward. The *natural margin* is the median of `|chosen - rejected|` over the
+unchanged pairs. Intervals are over recordings.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ from .conditions import NATURAL, Rewards
 
 
 PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
-# In place of patterns of checks: all of them.
+# Stands for all checks.
 ANY = "any"
-# Of differences of shares: 0.95 less 0.9 is a little below 0.05.
+# Tolerance for differences of shares: 0.95 - 0.9 is slightly below 0.05.
 _ROUNDING = 1e-12
 Verdicts = Sequence[Mapping[str, Any]]
 Booleans = NDArray[np.bool_]
-# Of each pair: the margin after a change, NaN where it could not be applied; the mean shift and the mean absolute
-# shift of the rewards of the changed dialogues.
+# Per pair: the margin after a change (NaN if not applicable), the mean shift and the mean absolute shift of the
+# changed dialogues' rewards.
 Change = tuple[Floats, Floats, Floats]
 Row = Mapping[str, Any]
 Record = dict[str, Any]
-# Sides of a pair that a change is applied to; sound and words together.
+# The sides of a pair that are changed; audio and text together.
 BOTH = "both"
 PLACES = (*SIDES, BOTH)
-# Columns of Table 2 that are sets of pairs, not macro averages, and the subsets that they count.
+# Columns of Table 2 that are sets of pairs, not macro averages, and their subsets.
 _SETS = {**{name: (name,) for name in SUBSET_LABELS}, "modality_micro": MODALITY_SUBSETS}
-# The column of pairs of no subset where there are others: `NO_SUBSET` is a word for all pairs.
+# The column for pairs without a subset if others have one; `NO_SUBSET` means all pairs.
 OTHERS = "no_subset"
 
 
 class Pairs:
-    """The pairs that were scored unchanged, with their rewards and the recordings that every interval is over."""
+    """The pairs that were scored unchanged, their rewards, and their recordings for the intervals."""
 
     def __init__(self, labels: Labels, rewards: Rewards, *, num_bootstrap: int = 1000, seed: int = 0):
         self.rewards, self.options = rewards, {"num_bootstrap": num_bootstrap, "seed": seed}
         natural = rewards.get(NATURAL, {})
         self.labels = [label for label in labels if "rewards" in natural.get(label["pair_id"], {})]
         if not self.labels:
-            raise ValueError("no pair could be scored as it is; there is nothing to audit.")
+            raise ValueError("no unchanged pair could be scored; there is nothing to audit.")
         self.subsets = np.array([label["subset"] for label in self.labels])
         self.groups = summary.list_groups(self.labels)
         self.clusters = Clusters(self.groups, self.subsets.tolist(), **self.options)
@@ -74,12 +74,12 @@ class Pairs:
         self.everyone = np.ones(len(self.labels), dtype=np.bool_)
 
     def get_rewards(self, condition: str, name: str) -> Floats:
-        """Return a reward of each pair under a condition, NaN where it is missing."""
+        """Return a reward of each pair under a condition, NaN if missing."""
         found = [line.get("rewards", {}).get(name, np.nan) for line in self.get_lines(condition)]
         return np.array(found, dtype=np.float64)
 
     def get_lines(self, condition: str) -> list[Mapping[str, Any]]:
-        """Return the line of each pair under a condition, empty where it is missing."""
+        """Return the line of each pair under a condition, empty if missing."""
         found = self.rewards.get(condition, {})
         return [found.get(label["pair_id"], {}) for label in self.labels]
 
@@ -93,17 +93,17 @@ class Pairs:
         return found
 
     def share(self, is_so: Booleans, is_used: Booleans) -> Record:
-        """Return the `share` of true values among some pairs, its `interval`, `num_pairs` and `num_groups`."""
+        """Return the `share` of true values among the used pairs, its `interval`, `num_pairs` and `num_groups`."""
         found = self.clusters.measure(is_so, is_used, is_share=True)
         return {"num_pairs": int(is_used.sum()), "share": found.pop("mean"), **found}
 
     def compute_scale(self, is_used: Booleans) -> float:
-        """Return the natural margin of some pairs, the scale of shifts."""
+        """Return the natural margin of the used pairs, the scale of shifts."""
         return float(np.median(np.abs(self.margins[is_used])))
 
 
 def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
-    """Return the effect of a perturbation on the chosen side alone, on the rejected one alone, and on both."""
+    """Return the effect of a perturbation on the chosen side, on the rejected side, and on both."""
     changed = {side: pairs.get_rewards(condition, side) for side in SIDES}
     chosen, rejected = (changed[side] - pairs.natural[side] for side in SIDES)
     both = np.stack([chosen, rejected])
@@ -142,7 +142,7 @@ def describe_change(pairs: Pairs, change: Change, is_member: Booleans) -> Record
 
 
 def describe_natural(pairs: Pairs) -> dict[str, Record]:
-    """Return accuracy, ties and the natural margin of the unchanged pairs, by column and over all (`"all"`)."""
+    """Return accuracy, ties and natural margin of the unchanged pairs, by column and overall (`"all"`)."""
     found = {}
     for name, is_member in {"all": pairs.everyone, **pairs.find_columns()}.items():
         right = pairs.share(pairs.margins > 0, is_member)
@@ -183,7 +183,7 @@ def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> Record:
 
 
 def sum_up(rows: Sequence[Mapping[str, Any]]) -> Record:
-    """Return means of sizes over rows of `measure_perturbations`, each perturbation with the same weight."""
+    """Average rows of `measure_perturbations`, with equal weight per perturbation."""
     keys = ("accuracy_change", "flip_rate", "relative_shift")
     if not rows:
         return dict.fromkeys((*keys, "worst"))
@@ -200,7 +200,7 @@ def sum_up(rows: Sequence[Mapping[str, Any]]) -> Record:
 
 
 def _measure_flip_interval(pairs: Pairs, flips: Mapping[str, Sequence[Floats]]) -> list[float] | None:
-    """Return the interval of the total flip rate: for each pair the mean over perturbations of means over rows."""
+    """Return the interval of the total flip rate; a pair's value is the mean over perturbations of means over rows."""
     if not flips:
         return None
     means = [np.ma.mean(np.ma.masked_invalid(rows), axis=0) for rows in flips.values()]
@@ -224,23 +224,24 @@ def measure_attacks(pairs: Pairs, names: Iterable[str]) -> list[Record]:
 
 
 def _describe_attack(pairs: Pairs, attacked: Floats, attack: Attack, is_member: Booleans) -> Record:
-    """Describe an attack on some pairs: `paid` is its success rate among pairs whose side is behind without it."""
+    """Describe an attack on a mask of pairs; `paid` is its success rate among pairs that are behind without it."""
     own, is_used = pairs.natural[attack.baseline], np.isfinite(attacked) & is_member
     if not is_used.any():
         return {"num_pairs": 0, "num_groups": 0}
     with_itself = attack.against in ("self", attack.baseline)
     rival = own if with_itself else pairs.natural[attack.against]
     reached = np.zeros_like(is_used) if with_itself else own >= rival
-    # Success: the rejected side reaches the chosen one, or a broken dialogue is not rewarded less than the intact one.
+    # Success: the rejected side reaches the chosen side, or a broken dialogue scores at least as high as the intact
+    # one.
     paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.clusters.measure(attacked - own, is_used)
     scale = pairs.compute_scale(is_used)
     return {
         "num_pairs": int(is_used.sum()),
-        # Of the pairs that `paid` is about.
+        # Over the same pairs as `paid`.
         "num_groups": paid["num_groups"],
         "paid": paid["share"],
         "interval": paid["interval"],
-        # Shares of all pairs whose side is not behind, without the attack and with it.
+        # Shares of all pairs that are not behind, without and with the attack.
         "paid_before": None if with_itself else float(reached[is_used].mean()),
         "reaches": float((attacked >= rival)[is_used].mean()),
         "gain": gain["mean"],
@@ -250,9 +251,9 @@ def _describe_attack(pairs: Pairs, attacked: Floats, attack: Attack, is_member: 
 
 
 def measure_modalities(pairs: Pairs, names: Collection[str], baselines: Mapping[str, Scores]) -> Record | None:
-    """Compare modalities and baselines by column of Table 2, on the pairs that have a reward with each modality.
+    """Compare modalities and baselines by column of Table 2, on pairs with a reward for each modality.
 
-    `margin_kept` is the share of the margin with both, negative if the order is reversed, None if that margin is 0.
+    `margin_kept` is relative to the margin with both, negative if the order reverses, None if that margin is 0.
     """
     keys = {BOTH: NATURAL, **{name: conditions.make_modality_key(name) for name in names}}
     lines = {name: pairs.rewards.get(key, {}).items() for name, key in keys.items()}
@@ -290,7 +291,7 @@ class Measured(NamedTuple):
 
 
 def measure_checks(audit: Row) -> dict[str, Measured]:
-    """Return the result of every check by name, in the order of the page; checks of absent parts have no value."""
+    """Return the result of every check by name, in page order; checks of absent parts have no value."""
     return {**_check_perturbations(audit), **_check_attacks(audit), **_check_modalities(audit)}
 
 
@@ -299,7 +300,7 @@ def list_checks() -> list[str]:
 
 
 def read_trained_with(model: str) -> dict[str, list[str]] | None:
-    """Return the perturbations and attacks of a model's training, if known; robustness to these is weaker evidence."""
+    """Return the perturbations and attacks used in a model's training, if known; they are weaker evidence."""
     found: dict[str, list[str]] = {"nuisances": [], "attacks": []}
     try:
         stages = [stage["arguments"] for stage in read_stages(model)]
@@ -309,7 +310,7 @@ def read_trained_with(model: str) -> dict[str, list[str]] | None:
             found["nuisances"] += settings.list_perturbations()
             found["attacks"] += settings.find_attacks()
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # The record only adds a note to a verdict, and the folder may come from anywhere.
+        return None  # The record only adds a note to a verdict, and the folder may be untrusted.
     return {key: list(dict.fromkeys(names)) for key, names in found.items()} if stages else None
 
 
@@ -328,7 +329,7 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
     trained = [name for name in rows if _note_training(audit, "nuisances", name)]
     over = f"over {len(rows)} of {len(PERTURBATIONS)} changes" if 0 < len(rows) < len(PERTURBATIONS) else ""
     of_all = _join(over, f"{len(trained)} of {len(rows)} in training" if trained else "")
-    # The held-out channels, without those that the model was trained with by name.
+    # The held-out channels, without those used in the model's training.
     held_out = [name for name in rows if name in HELD_OUT]
     unseen = [name for name in held_out if name not in trained]
     over = f"over {', '.join(unseen).replace('_', ' ')}" if unseen else "all of them in training" if held_out else ""
@@ -346,7 +347,7 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
     for name, row in rows.items():
         worst = row["worst"]
         where = f"at worst {100 * worst['flip_rate']:.1f}%: {describe_worst(worst)}" if worst["flip_rate"] else ""
-        # Some severity may have been scored on some pairs only.
+        # Some severities may have been scored on only some pairs.
         fewest = min(each["num_pairs"] for each in nuisances["rows"] if each["nuisance"] == name)
         some = f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
         detail = _join(where, some, _note_training(audit, "nuisances", name))
@@ -355,7 +356,7 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
 
 
 def describe_worst(worst: Row) -> str:
-    """Describe the change under which most pairs flip, from `sum_up`; empty if none does."""
+    """Describe the change with the most flips, from `sum_up`; empty if there are none."""
     if not worst["flip_rate"]:
         return ""
     sides = "both sides" if worst["place"] == BOTH else f"the {worst['place']} side"
@@ -376,7 +377,7 @@ def _check_attacks(audit: Row) -> dict[str, Measured]:
 
 
 def _check_modalities(audit: Row) -> dict[str, Measured]:
-    """Check what the model does with the sound or the words alone, and whether cheap baselines do as well."""
+    """Check the model with only audio or only text, and compare it with cheap baselines."""
     rows = {row["column"]: row for row in (audit["hearing"] or {}).get("rows", ())}
     found, beside = {}, {}
     for criterion, column in CRITERION_COLUMNS.items():
@@ -398,7 +399,7 @@ def _check_modalities(audit: Row) -> dict[str, Measured]:
 
 @cache
 def read_limits() -> dict[str, Record]:
-    """Return the limit of the checks whose names match a pattern: `at_most` or `at_least`, both inclusive."""
+    """Return limits by pattern of check names: `at_most` or `at_least`, both inclusive."""
     return read_mapping(AUDIT / "limits.yaml")
 
 
@@ -433,7 +434,7 @@ def count_statuses(verdicts: Verdicts) -> dict[str, int]:
 
 
 def select(verdicts: Verdicts, patterns: Sequence[str]) -> list[Row]:
-    """Return the verdicts that fail a run; a check that a pattern names, and `any` check at all, must be measured."""
+    """Return the verdicts that fail a run; a check named by a pattern must be measured, for `any` at least one."""
     if ANY in patterns and all(verdict["status"] == NOT_MEASURED for verdict in verdicts):
         return list(verdicts)
 
@@ -457,15 +458,15 @@ def read_audit(path: Path) -> Record:
 
 
 def require_same_pairs(earlier: Row, run: Row, num_pairs: int) -> None:
-    """Raise unless an earlier audit drew the same pairs; otherwise the models cannot be compared."""
+    """Raise unless an earlier audit drew the same pairs, because models are compared on the same pairs."""
     now = {**{name: run[name] for name in ("split", "pairs", "seed")}, "num_pairs": num_pairs}
     before = {**earlier["run"], "num_pairs": earlier["num_pairs"] + len(earlier["skipped"])}
     if changes := [f"{name} was {before[name]!r}, is {now[name]!r}" for name in now if before[name] != now[name]]:
-        raise ValueError(f"the earlier audit is of other pairs ({'; '.join(changes)}); audit both models on the same.")
+        raise ValueError(f"the earlier audit used other pairs ({'; '.join(changes)}); audit both on the same pairs.")
 
 
 def find_regressions(verdicts: Verdicts, earlier: Verdicts) -> list[Row]:
-    """Return the checks that passed in an earlier audit and do not pass now, are missing or were not measured."""
+    """Return checks that passed in an earlier audit and now fail, are missing or were not measured."""
     now = {verdict["name"]: verdict for verdict in verdicts}
     gone = {"status": NOT_MEASURED, "value": None}
     found = [now.get(each["name"], {**each, **gone}) for each in earlier if each["status"] == PASS]

@@ -1,1 +1,1 @@
-"""Conversations as they are recorded, to turns that can be scored and their timing; free of torch."""
+"""Turn recorded conversations into turns that can be scored, and measure their timing; without torch."""

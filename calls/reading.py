@@ -1,4 +1,4 @@
-"""Read a call as it was recorded: its turns in windows that can be scored, and its timing."""
+"""Read a recorded call: its turns, in windows that can be scored, and its timing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .speech import MONO, find_speech, measure_levels
 from .turns import CallRules, Segment, Turns, form_turns, make_windows, measure_timing
 
 
-# No model hears more of a turn.
+# The longest turn that a model can hear.
 _LONGEST_TURN_S = 60.0
 # Larger overlaps of turns in a mono recording are reported.
 _SHARED = 0.1
-# A channel so much quieter between turns than the other one is made by a computer.
+# A channel that is this much quieter between turns than the other is synthetic.
 _FLOORS_APART_DB, _LEAST_QUIET = 30.0, 20
 _MOST_NOTICES = 4
 
@@ -35,10 +35,10 @@ class CallSettings:
     """How calls are found and read.
 
     Args:
-        form (`"turns"` or `"call"`, *optional*): What two recordings of one length are; by default a call.
-        user_channel (`"left"` or `"right"`, *optional*): The user's channel of a stereo file; left is assumed.
-        user, assistant (`str`, *optional*): Names of the speakers in files of segments, or of TurnBench's.
-        rules (`CallRules`): When speech is a turn, and the turns of a window.
+        form (`"turns"` or `"call"`, *optional*): How to read two recordings of equal length; by default as a call.
+        user_channel (`"left"` or `"right"`, *optional*): The user's channel in a stereo file; left is assumed.
+        user, assistant (`str`, *optional*): Names of the speakers in segment files or in TurnBench.
+        rules (`CallRules`): What counts as a turn, and the number of turns per window.
     """
 
     form: Form | None = None
@@ -54,29 +54,29 @@ CALLS = CallSettings()
 
 @dataclass(frozen=True)
 class Call:
-    """A call: its turns, windows of them that can be scored, their timing, and what is to be said of the reading."""
+    """A call: its turns, windows that can be scored, timing, and notices about how it was read."""
 
     files: CallFiles
     settings: CallSettings
     turns: Turns
     windows: list[list[Segment]]
     notices: list[str]
-    rate: int  # The lowest of its files, in Hz.
+    rate: int  # Lowest sampling rate of its files, in Hz.
 
     @property
     def timing(self) -> dict[str, float | int | None]:
         return measure_timing([self.turns], self.settings.rules)
 
     def resize(self, size: int) -> Call:
-        """Return the call in windows of another number of turns."""
+        """Return the call with another number of turns per window."""
         return replace(self, windows=make_windows(self.turns.turns, size))
 
     def list_windows(self) -> list[str]:
-        """Return the names of the windows: the second one of `call7` is `call7#2`."""
+        """Return the names of the windows, such as `call7#2` for the second one of `call7`."""
         return [f"{self.files.name}#{number}" for number in range(1, len(self.windows) + 1)]
 
     def read_window(self, number: int) -> Dialogue:
-        """Read the sound of a window; each turn is its own channel, unedited, from the first to the last word."""
+        """Read the audio of a window; each turn is its speaker's channel, unedited, from first to last word."""
         channels = read_channels(self.files, self.settings.user_channel)
         turns = [(each, encode_turn(each, channels, "WAV", "FLOAT")) for each in self.windows[number]]
         return Dialogue(
@@ -97,7 +97,7 @@ class Call:
 
 @dataclass
 class Windows(Mapping[str, Dialogue]):
-    """The windows of calls as dialogues, by name; each is read when it is asked for."""
+    """The windows of calls as dialogues, by name; each is read on access."""
 
     calls: dict[str, Call]
 
@@ -113,14 +113,14 @@ class Windows(Mapping[str, Dialogue]):
 
 
 def read_calls(found: Sequence[CallFiles], settings: CallSettings = CallSettings()) -> tuple[Windows, dict[str, str]]:
-    """Read calls, with a progress bar; return also why some cannot be used, by name."""
+    """Read calls, with a progress bar; also return the reasons for unusable calls, by name."""
     from tqdm.auto import tqdm
 
     calls, skipped = dict[str, Call](), dict[str, str]()
     for files in tqdm(found, unit="call", desc="reading calls", disable=len(found) < 2):
         try:
             if files.name in calls:
-                raise CallError(f"{files.label}: there is another call {files.name}; name them apart.")
+                raise CallError(f"{files.label}: another call is also named {files.name}; rename one.")
             calls[files.name] = read_call(files, settings)
         except ValueError as error:
             skipped[files.label if files.name in calls else files.name] = str(error)
@@ -128,7 +128,7 @@ def read_calls(found: Sequence[CallFiles], settings: CallSettings = CallSettings
 
 
 def count_notices(calls: Mapping[str, Call]) -> list[str]:
-    """Return the notices of calls with their numbers of calls, the most frequent first."""
+    """Return the notices on calls with counts, the most frequent first."""
     counts = Counter(notice for call in calls.values() for notice in call.notices)
     return [f"{count} of {len(calls)} calls: {notice}" for notice, count in counts.most_common(_MOST_NOTICES)]
 
@@ -139,10 +139,10 @@ def find_calls(path: Path, settings: CallSettings = CallSettings()) -> list[Call
 
 
 def read_call(files: CallFiles, settings: CallSettings = CallSettings()) -> Call:
-    """Read one call: who speaks when, by files of segments or else by the sound.
+    """Read one call; segment files, or else the audio, decide who speaks when.
 
     Raises:
-        CallError: A recording or a file of segments cannot be used.
+        CallError: A recording or a segment file cannot be used.
         DialogueError: The call has no turn of the assistant after one of the user.
     """
     channels = read_channels(files, settings.user_channel)
@@ -176,10 +176,10 @@ def encode_turn(turn: Segment, channels: Channels, form: str, subtype: str) -> b
 def _describe(
     turns: Turns, windows: Sequence[Sequence[Segment]], channels: Channels, rules: CallRules
 ) -> Iterator[str]:
-    """Yield what a reader of a reward has to know."""
+    """Yield notices that matter for reading a reward."""
     scored = {turn for window in windows for turn in window}
     if left_out := len(turns.turns) - len(scored):
-        yield f"{left_out} turns are not scored: a greeting of the assistant, or a turn without an answer"
+        yield f"{left_out} turns are not scored: an opening turn of the assistant, or a turn without an answer"
     if len(windows[0]) < rules.window:
         yield f"short: {len(windows[0])} turns instead of {rules.window}; rewards depend on the number of turns"
     if long := sum(turn.length_s > _LONGEST_TURN_S for turn in scored):
@@ -187,13 +187,13 @@ def _describe(
     if len(channels.samples) == 1:
         pairs = zip(turns.turns, turns.turns[1:], strict=False)
         if mixed := sum(before.end_s - after.start_s > _SHARED * after.length_s for before, after in pairs):
-            yield f"{mixed} turns contain words of the other side: the recording has one channel"
+            yield f"{mixed} turns contain words of the other side: the recording is mono"
     elif _seems_swapped(turns, channels):
         yield "the user's channel is silent between words, the assistant's is not: are the channels swapped?"
 
 
 def _seems_swapped(turns: Turns, channels: Channels) -> bool:
-    """Return whether the user's channel has no noise floor where the assistant's has one."""
+    """Return whether the user's channel has no noise floor but the assistant's has one."""
     hop = SAMPLING_RATE // 100
     is_quiet = np.ones(channels.samples.shape[1] // hop, bool)
     for piece in turns.pieces:

@@ -1,6 +1,6 @@
-"""Find the recordings of calls and read their two channels: one stereo file, or a file for each side.
+"""Find recordings of calls and read their two channels: one stereo file, or one file per side.
 
-The two files of a call have one clock: they begin and end together. Their names differ in a role word alone, between
+The two files of a call share a clock: they begin and end together. Their names differ only in a role word between
 separators: `call_user.wav` and `call_assistant.wav`, `input.wav` and `output.wav`, `a.wav` and `b.wav`.
 """
 
@@ -34,17 +34,17 @@ _WORDS = (
 )
 CHANNEL_OF = {word: channel for channel, words in enumerate(_WORDS) for word in words}
 _ROLE = re.compile(rf"(?<![a-z0-9])({'|'.join(sorted(CHANNEL_OF, key=len, reverse=True))})(?![a-z0-9])")
-# Both sides in one channel: such a file beside those of the sides is not needed.
+# A mix of both sides; it is ignored if there is a file per side.
 _MIX = re.compile(r"(?<![a-z0-9])(combined|merged|mixed|mix|conversation)(?![a-z0-9])")
 _TURN = re.compile(r"(.*turn)?[ _.-]?\d+", re.IGNORECASE)
-# Files whose lengths differ by less begin and end together; a longer file than this is no turn.
+# Files whose lengths differ by less share a clock; a file longer than this is not a turn.
 _CLOCK_S, _LONGEST_TURN_S = 0.02, 60.0
 # TurnBench's columns.
 _TABLE_COLUMNS = ("speaker_1_audio", "speaker_2_audio")
 
 
 class CallError(UserError, ValueError):
-    """Raised for a recording or segments that are no call; the message names the file, and its line."""
+    """Raised for a recording or segments that are not a call; the message names file and line."""
 
 
 class Cell(NamedTuple):
@@ -61,11 +61,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class CallFiles:
-    """The files of one call: a stereo file or one with segments, or a file for each side."""
+    """The files of one call: a stereo file, a file with segments, or one file per side."""
 
     name: str
     sources: tuple[Path | Cell, ...]  # One recording, or the user's and the assistant's.
-    segments: tuple[Path, ...] = ()  # Who speaks when: one file, or one for each side.
+    segments: tuple[Path, ...] = ()  # Who speaks when: one file, or one per side.
     ignored: tuple[str, ...] = ()  # Mixes of the same call.
 
     @property
@@ -75,13 +75,13 @@ class CallFiles:
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """The sound of a call.
+    """The audio of a call.
 
     Args:
-        samples (`np.ndarray` of shape `(2, num_samples)`, or `(1, num_samples)` of a mono recording): 16 kHz, float32,
+        samples (`np.ndarray` of shape `(2, num_samples)`; a mono recording has `(1, num_samples)`): 16 kHz, float32,
             the user's channel first.
-        name (`str`): What to call the recording in an error.
-        reading (`str`): How the channels were taken, for a line of the output.
+        name (`str`): Name of the recording in errors.
+        reading (`str`): How the channels were assigned, for the output.
         rate (`int`): The lowest sampling rate of the files, in Hz.
     """
 
@@ -96,12 +96,12 @@ class Channels:
 
 
 def is_mix(path: Path) -> bool:
-    """Return whether a name is that of a recording of both sides."""
+    """Return whether a file name marks a mix of both sides."""
     return bool(_MIX.search(path.stem.lower())) and _find_role(path) is None
 
 
 def _find_role(path: Path) -> tuple[str, int] | None:
-    """Return the name of a file with its role word replaced, and the channel of the role."""
+    """Return a file name without its role word, and the channel of the role."""
     found = list(_ROLE.finditer(path.stem.lower()))
     if not found:
         return None
@@ -110,10 +110,10 @@ def _find_role(path: Path) -> tuple[str, int] | None:
 
 
 def list_calls(path: Path, form: Form | None = None, user: str | None = None) -> list[CallFiles]:
-    """Return the calls of a recording, of a folder with its subfolders, or of a table with TurnBench's columns.
+    """Return the calls in a recording, a folder with its subfolders, or a table with TurnBench's columns.
 
-    Two files of a call are those of one length. A stereo file is a call if its name has neither role nor turn number.
-    `form` overrides both.
+    Two files of a call have equal length. A stereo file is a call if its name has neither a role nor a turn number.
+    `form` overrides both rules.
     """
     if form == "turns":
         return []
@@ -145,7 +145,7 @@ def _list_folder(folder: Path, prefix: str, form: Form | None) -> Iterator[CallF
 
 
 def pair_files(files: Iterable[Path]) -> dict[str, tuple[Path, Path]]:
-    """Return the user's and the assistant's of files whose names differ in the role word alone, by the rest."""
+    """Return pairs of files, user and assistant, whose names differ only in the role word, by the common name."""
     sides: dict[str, dict[int, Path]] = defaultdict(dict)
     for file in sorted(files):
         if found := _find_role(file):
@@ -154,10 +154,10 @@ def pair_files(files: Iterable[Path]) -> dict[str, tuple[Path, Path]]:
 
 
 def has_one_clock(pair: Iterable[Path]) -> bool:
-    """Return whether two files have one length, to 20 ms; or both are too long for turns, so that they should."""
+    """Return whether two files have equal length, to 20 ms, or are both too long to be turns."""
     try:
         user_s, assistant_s = map(audio_duration_s, pair)
-    except (AudioError, OSError):  # Reported where it is decoded.
+    except (AudioError, OSError):  # Reported when the file is decoded.
         return False
     return abs(user_s - assistant_s) <= _CLOCK_S or min(user_s, assistant_s) > _LONGEST_TURN_S
 
@@ -172,7 +172,7 @@ def _holds_call(file: Path) -> bool:
 
 
 def _find_segments(files: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the files of segments beside recordings, if there is one for each."""
+    """Return the segment files beside recordings, if each has one."""
     found = [next(filter(Path.is_file, map(file.with_suffix, SEGMENT_SUFFIXES)), None) for file in files]
     return () if None in found else tuple(filter(None, found))
 
@@ -182,12 +182,12 @@ def _list_rows(table: Path, user: str | None) -> list[CallFiles]:
     import pyarrow.parquet as pq
 
     columns = list[str]()
-    with suppress(pa.ArrowInvalid):  # Reported where it is read as a table of dialogues.
+    with suppress(pa.ArrowInvalid):  # Reported when it is read as a table of dialogues.
         columns = pq.read_schema(table).names
     if not set(_TABLE_COLUMNS) <= set(columns):
         return []
     if user is None or f"{user}_audio" not in _TABLE_COLUMNS:
-        raise CallError(f"{table}: holds calls of speaker_1 and speaker_2; say with --user who the user is.")
+        raise CallError(f"{table}: has calls of speaker_1 and speaker_2; name the user with --user.")
     ordered = sorted(_TABLE_COLUMNS, key=lambda column: column != f"{user}_audio")
     found = pq.read_table(table, columns=["conversation_id"] if "conversation_id" in columns else [_TABLE_COLUMNS[0]])
     names = found["conversation_id"].to_pylist() if "conversation_id" in columns else range(len(found))
@@ -198,13 +198,13 @@ def read_channels(files: CallFiles, user_channel: UserChannel | None = None) -> 
     """Read a call at 16 kHz; the left channel of a stereo file is assumed to be the user's.
 
     Raises:
-        CallError: A file cannot be decoded or has more than two channels, or two files are not of one call.
+        CallError: A file cannot be decoded or has more than two channels, or two files are not one call.
     """
     paths = [source if isinstance(source, Path) else source.file for source in files.sources]
     return _read_channels(files, user_channel, tuple(path.stat().st_mtime_ns for path in paths))
 
 
-# Windows of a call are read one by one; of the two systems of a comparison in turn.
+# Windows of a call are read one by one; a comparison alternates between two systems.
 @lru_cache(maxsize=2)
 def _read_channels(files: CallFiles, user_channel: UserChannel | None, _stamps: tuple[int, ...]) -> Channels:
     sounds = [_decode(source) for source in files.sources]
@@ -222,16 +222,16 @@ def _read_channels(files: CallFiles, user_channel: UserChannel | None, _stamps: 
     names = [source.name for source in files.sources]
     for name, (side, _) in zip(names, sounds, strict=True):
         if len(side) > 1:
-            raise CallError(f"{name}: has {len(side)} channels; the file of one side of a call has one.")
+            raise CallError(f"{name}: has {len(side)} channels; a file with one side of a call must be mono.")
     if len({rate for _, rate in sounds}) > 1:
         found = ", ".join(f"{name} has {rate} Hz" for name, (_, rate) in zip(names, sounds, strict=True))
-        raise CallError(f"{found}; the two files of a call are of one recorder: give both at one rate.")
+        raise CallError(f"{found}; the two files of a call need the same rate.")
     lengths_s = [side.shape[1] / SAMPLING_RATE for side, _ in sounds]
     if abs(lengths_s[0] - lengths_s[1]) > _CLOCK_S:
         found = ", ".join(f"{name} lasts {length:.2f} s" for name, length in zip(names, lengths_s, strict=True))
-        remedy = "the two files of a call begin and end together: pad them, or give one stereo file"
+        remedy = "the two files of a call must begin and end together: pad them, or give one stereo file"
         raise CallError(f"{found}; {remedy}.")
-    reading = f"user = {names[USER]}, assistant = {names[ASSISTANT]}, of one clock"
+    reading = f"user = {names[USER]}, assistant = {names[ASSISTANT]}, on one clock"
     reading += f"; ignored: {', '.join(files.ignored)}" if files.ignored else ""
     num_samples = min(side.shape[1] for side, _ in sounds)
     return Channels(np.concatenate([side[:, :num_samples] for side, _ in sounds]), files.label, reading, rate)
@@ -250,7 +250,7 @@ def _decode(source: Path | Cell) -> tuple[np.ndarray, int]:
     with open_encoded(handle, label) as file:
         rate, samples = file.samplerate, file.read(dtype="float32", always_2d=True)
     if not samples.size or not max(samples.max(), -samples.min()) <= MAX_AMPLITUDE:
-        raise CallError(f"{label}: is empty, or holds NaN or samples beyond full scale; export the recording again.")
+        raise CallError(f"{label}: is empty, or has NaN or samples beyond full scale; export the recording again.")
     if rate != SAMPLING_RATE:
         samples = soxr.resample(samples, rate, SAMPLING_RATE, quality="HQ")
     return np.ascontiguousarray(samples.T), rate

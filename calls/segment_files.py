@@ -13,7 +13,7 @@ from .recordings import ASSISTANT, CHANNEL_OF, ROLES, USER, CallError, CallFiles
 from .turns import Segment
 
 
-# Larger files are no transcript of a call.
+# Larger files are not transcripts of a call.
 _MOST_BYTES = 2**26
 _SLACK_S = 0.5
 _TIME = r"(?:(\d+):)?(\d{1,2}):(\d{1,2}[.,]\d{1,3})"
@@ -32,12 +32,12 @@ class _Said(NamedTuple):
 def read_segments(
     files: CallFiles, duration_s: float, user: str | None = None, assistant: str | None = None
 ) -> list[Segment]:
-    """Read the segments of a call, sorted by their start; one file, or a transcript of each side.
+    """Read the segments of a call, sorted by start, from one file or one transcript per side.
 
     Args:
-        files (`CallFiles`): The call; the ending of a file of segments decides how it is read.
-        duration_s (`float`): Of the recording; segments must not reach beyond it.
-        user (`str`, *optional*): The user's name in it; needed unless speakers have role words.
+        files (`CallFiles`): The call; the extension of a segment file decides how it is read.
+        duration_s (`float`): Duration of the recording; segments must not exceed it.
+        user (`str`, *optional*): The user's name in the file; required unless speakers are named by role words.
         assistant (`str`, *optional*): The assistant's name.
 
     Raises:
@@ -48,7 +48,7 @@ def read_segments(
         said = _read_file(path)
         for each in said:
             if not 0 <= each.start_s < each.end_s < math.inf:
-                raise CallError(f"{path}: {each.place}: lasts from {each.start_s:g} to {each.end_s:g} s.")
+                raise CallError(f"{path}: {each.place}: begins at {each.start_s:g} s and ends at {each.end_s:g} s.")
             if each.end_s > duration_s + _SLACK_S:
                 end = f"ends at {each.end_s:.2f} s, the recording at {duration_s:.2f} s"
                 raise CallError(f"{path}: {each.place}: {end}; give the segments of this call.")
@@ -66,27 +66,27 @@ def read_segments(
 def _read_file(path: Path) -> list[_Said]:
     readers = {".rttm": _read_rttm, ".json": _read_json, ".srt": _read_cues, ".vtt": _read_cues}
     if (reader := readers.get(path.suffix.lower())) is None:
-        raise CallError(f"{path}: is not a file of segments; give one of {', '.join(readers)}.")
+        raise CallError(f"{path}: not a segment file; give one of {', '.join(readers)}.")
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise CallError(f"{path}: has over {_MOST_BYTES / 2**20:.0f} MiB; give the segments of one call.")
+            raise CallError(f"{path}: larger than {_MOST_BYTES / 2**20:.0f} MiB; give the segments of one call.")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise CallError(f"{path}: cannot be read ({error}); give who speaks when as UTF-8 text.") from error
+        raise CallError(f"{path}: cannot be read ({error}); save it as UTF-8.") from error
     if not (said := list(reader(path, text))):
-        raise CallError(f"{path}: holds no segments; give who speaks when.")
+        raise CallError(f"{path}: has no segments.")
     return said
 
 
 def _assign(
     path: Path, names: Sequence[str | None], user: str | None, assistant: str | None
 ) -> dict[str | None, int | None]:
-    """Return the channel of each speaker; None for one that is not asked for."""
+    """Return the channel of each speaker; None for a speaker that is not requested."""
     if None in names:
-        raise CallError(f"{path}: a segment has no speaker; give a file for each side, or one with speakers.")
+        raise CallError(f"{path}: a segment has no speaker; add it, or give one file per side.")
     given = {name: side for side, name in ((USER, user), (ASSISTANT, assistant)) if name is not None}
     if unknown := [name for name in given if name not in names]:
-        raise CallError(f"{path}: has no speaker {unknown[0]!r}; it names {', '.join(map(str, names[:9]))}.")
+        raise CallError(f"{path}: has no speaker {unknown[0]!r}; it has {', '.join(map(str, names[:9]))}.")
     by_word = {} if given else {name: CHANNEL_OF.get(str(name).strip().lower()) for name in names}
     found: dict[str | None, int | None] = {name: given.get(str(name), by_word.get(name)) for name in names}
     unclear = [name for name, side in found.items() if side is None]
@@ -96,7 +96,7 @@ def _assign(
     elif missing or len(found) - len(unclear) > len(ROLES) or (unclear and len(given) < len(ROLES)):
         options = " and ".join(f"--{ROLES[side]}" for side in missing or (USER, ASSISTANT))
         listed = ", ".join(map(str, names[:9]))
-        raise CallError(f"{path}: names {len(names)} speakers: {listed}; say which with {options}.")
+        raise CallError(f"{path}: has {len(names)} speakers: {listed}; choose with {options}.")
     return found
 
 
@@ -106,7 +106,7 @@ def _read_rttm(path: Path, text: str) -> Iterator[_Said]:
         if not fields or fields[0] != "SPEAKER":
             continue
         if len(fields) < 8:
-            raise CallError(f"{path}: line {number}: has {len(fields)} fields; SPEAKER of RTTM has 8 or more.")
+            raise CallError(f"{path}: line {number}: has {len(fields)} fields; a SPEAKER line of RTTM has at least 8.")
         start_s, length_s = _read_times(path, f"line {number}", fields[3:5])
         yield _Said(f"line {number}", start_s, start_s + length_s, fields[7], "")
 
@@ -115,11 +115,11 @@ def _read_json(path: Path, text: str) -> Iterator[_Said]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CallError(f"{path}: is not JSON ({error}); give a list of segments.") from error
+        raise CallError(f"{path}: not JSON ({error}); give a list of segments.") from error
     if isinstance(content, dict):
         content = next((content[key] for key in ("segments", "chunks", "diarization") if key in content), None)
     if not isinstance(content, list):
-        raise CallError(f"{path}: holds no segments; give a list, or one under segments, chunks or diarization.")
+        raise CallError(f"{path}: has no segments; give a list, or one under segments, chunks or diarization.")
     for number, each in enumerate(content, start=1):
         each = each if isinstance(each, dict) else {}
         times = each.get("timestamp", [each.get("start", each.get("start_s")), each.get("end", each.get("end_s"))])
@@ -129,7 +129,7 @@ def _read_json(path: Path, text: str) -> Iterator[_Said]:
 
 
 def _read_cues(path: Path, text: str) -> Iterator[_Said]:
-    """Read SRT or VTT; a speaker is a voice tag, or a name before the words."""
+    """Read SRT or VTT; the speaker is a voice tag, or a name before the words."""
     lines = iter(enumerate(text.splitlines(), start=1))
     for number, line in lines:
         if "-->" not in line:

@@ -1,7 +1,7 @@
 """Find who speaks when in the two channels of a call.
 
-Speech is found by silero's sequence model in each channel. A recorder's channels often leak into each other; what is
-quieter in a channel than the measured leakage of the other one is not its speaker's. Borders are refined by level.
+Silero's sequence model finds the speech in each channel. Recorded channels often leak into each other; sound below the
+measured leakage of the other channel is ignored. Borders are refined by level.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from sdiareward.common.errors import UserError
 from .recordings import ROLES, CallError, Channels
 
 
-# Of silero at 16 kHz: a frame, what it sees of the frame before, and frames of one call of the model.
+# Silero at 16 kHz: samples per frame, context from the previous frame, frames per model call.
 _FRAME, _CONTEXT, _MAX_FRAMES = 512, 64, 512
 _STATE = (1, 1, 128)
-# Speech begins at the first probability and ends after 128 ms below the second; at least 96 ms are kept.
+# Speech begins at the first probability and ends after 128 ms below the second; shorter speech than 96 ms is dropped.
 _BEGIN, _END, _SILENT_FRAMES, _LEAST_FRAMES = 0.3, 0.15, 4, 3
 _HOP = SAMPLING_RATE // 100
 _FLOOR_DB = -120.0
-# Leakage: how long after, how much quieter than the loudest is loud, the share of quiet frames, how many are needed.
+# Leakage: largest delay, level below the maximum that counts as loud, share of quiet frames, least number of frames.
 _LAGS, _LOUD_DB, _QUIET_PERCENT, _LEAST_LOUD, _LEAKS = 11, 25.0, 40.0, 12, 0.6
-# The gate is so much above the leakage, and at least so far below the other channel.
+# The gate's margin above the leakage, and its least distance below the other channel.
 _GATE_DB, _LEAST_GATE_DB = 6.0, 3.0
 # A border moves by up to 0.15 s, to the first and last 10 ms within 40 dB of the stretch; holes of 50 ms are bridged.
 _REACH, _HOLE, _BELOW_PEAK_DB, _ABOVE_FLOOR_DB = 15, 5, 40.0, 10.0
 MONO = "give two files (call_user.wav, call_assistant.wav), or who speaks when as .rttm, .json, .srt or .vtt"
-# Beyond these a channel holds the other one.
+# Beyond these limits, a channel contains the other one.
 _SAME_CORRELATION, _SAME_LEVEL_DB, _MOST_LEAKAGE_DB, _NOTED_LEAKAGE_DB = 0.98, 6.0, -6.0, -20.0
 
 
@@ -44,21 +44,21 @@ class Span(NamedTuple):
 
 
 class Leakage(NamedTuple):
-    """How well the quiet frames of a channel follow the other one, and the level of the copy in it, in dB."""
+    """The correlation of a channel's quiet frames with the other channel, and the level of the copy in dB."""
 
     correlation: float
     level_db: float
 
 
 def measure_levels(samples: np.ndarray, hop: int) -> np.ndarray:
-    """Return the level of each frame in dB of full scale."""
+    """Return the level of each frame in dBFS."""
     num_frames = len(samples) // hop
     frames = samples[: num_frames * hop].reshape(num_frames, hop)
     return 10 * np.log10(np.square(frames, dtype=np.float64).mean(axis=1) + 1e-12)
 
 
 def measure_leakage(own: np.ndarray, other: np.ndarray) -> Leakage:
-    """Measure a copy of the other channel in this one, up to 0.35 s later: where the other is loud and this is low."""
+    """Measure a copy of the other channel in this one, up to 0.35 s later, where only the other is loud."""
     own, other, best = measure_levels(own, _FRAME), measure_levels(other, _FRAME), Leakage(0.0, _FLOOR_DB)
     for lag in range(min(_LAGS, len(own))):
         heard, said = own[lag:], other[: len(other) - lag]
@@ -76,25 +76,25 @@ def find_speech(channels: Channels) -> tuple[list[list[Span]], list[str]]:
     """Return the stretches of speech of the user and the assistant, and notices on leakage.
 
     Raises:
-        CallError: A channel has no speech, or both hold the same sound.
+        CallError: A channel has no speech, or both channels have the same audio.
     """
     user, assistant = channels.samples
     energies = float(np.dot(user, user)), float(np.dot(assistant, assistant))
     is_one_level = max(energies) < 10 ** (_SAME_LEVEL_DB / 10) * min(energies)
     if is_one_level and abs(float(np.dot(user, assistant))) > _SAME_CORRELATION * (energies[0] * energies[1]) ** 0.5:
-        raise CallError(f"{channels.name}: both channels hold the same sound: this is a mono recording; {MONO}.")
+        raise CallError(f"{channels.name}: both channels have the same audio: this is a mono recording; {MONO}.")
     found, notices = list[list[Span]](), list[str]()
     for side, (own, other) in enumerate(((user, assistant), (assistant, user))):
         leakage = measure_leakage(own, other)
         leaks = f"the {ROLES[side]}'s channel contains the other channel at {leakage.level_db:.0f} dB"
         if leakage.correlation >= _LEAKS and leakage.level_db > _MOST_LEAKAGE_DB:
-            raise CallError(f"{channels.name}: {leaks}; record them apart, or give segments.")
+            raise CallError(f"{channels.name}: {leaks}; record the channels separately, or give segments.")
         if leakage.correlation >= _LEAKS and leakage.level_db > _NOTED_LEAKAGE_DB:
             notices.append(f"{leaks}; short overlaps are uncertain")
         found.append([] if is_silent(own) else _find_stretches(own, other, leakage))
         if not found[-1]:
-            remedy = "choose with --user_channel, or check the recorder"
-            raise CallError(f"{channels.name}: there is no speech in the {ROLES[side]}'s channel; {remedy}.")
+            remedy = "set --user_channel, or check the recording"
+            raise CallError(f"{channels.name}: no speech in the {ROLES[side]}'s channel; {remedy}.")
     return found, notices
 
 
@@ -114,13 +114,13 @@ def _find_stretches(own: np.ndarray, other: np.ndarray, leakage: Leakage) -> lis
         begin, end = int(first * per_frame), min(int(np.ceil(stop * per_frame)), len(fine))
         if begin < end:
             limit = max(fine[begin:end].max() - _BELOW_PEAK_DB, floor_db)
-            # Nothing is looked at but the neighbourhood.
+            # Only the neighbourhood is needed.
             spans.append(_refine(begin, end, is_audible, fine, limit))
     return spans
 
 
 def _iter_runs(probabilities: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield runs of frames of speech, `(first, stop)`."""
+    """Yield runs of speech frames, `(first, stop)`."""
     start, stop = None, 0
     for index, probability in enumerate([*probabilities, *[0.0] * _SILENT_FRAMES]):
         if probability >= (_BEGIN if start is None else _END):
@@ -166,7 +166,7 @@ def compute_probabilities(samples: np.ndarray) -> np.ndarray:
 
 @cache
 def _load_silero() -> Any:
-    """Load silero's sequence model by its file: the package itself imports torch."""
+    """Load silero's sequence model from its file, because the package imports torch."""
     spec = find_spec("silero_vad")
     if spec is None or spec.origin is None or find_spec("onnxruntime") is None:
         raise UserError('calls need the extra calls: pip install "sdiareward[calls]", or give a file of segments.')

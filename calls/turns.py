@@ -1,4 +1,4 @@
-"""Form turns from who speaks when, cut them into windows of one size, and measure the timing of calls."""
+"""Form turns from segments of speech, cut them into windows of equal size, and measure the timing of calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .recordings import ASSISTANT, ROLES, USER
 
 
 class Segment(NamedTuple):
-    """A stretch of speech of one side; also a turn."""
+    """A stretch of speech by one side; also a turn."""
 
     start_s: float
     end_s: float
@@ -30,14 +30,15 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class CallRules:
-    """When speech is a turn.
+    """Rules for forming turns.
 
     Args:
-        join_s (`float`): Pieces of one side with shorter pauses belong together.
-        backchannel_s (`float`): Longer stretches are turns, unless they lie inside a turn of the other side.
-        lead_s (`float`): A backchannel begins so long before the other side's piece ends; also what is early.
-        resume_s (`float`): The other side goes on so soon after a backchannel.
-        window (`int`): Turns of a window; the reward follows the number of turns, so that all have the same.
+        join_s (`float`): Pieces of one side with shorter pauses are joined.
+        backchannel_s (`float`): Longer stretches are turns, unless they are inside a turn of the other side.
+        lead_s (`float`): A backchannel begins at least this long before the other side's piece ends; a turn that
+            begins this early counts as an early start.
+        resume_s (`float`): After a backchannel the other side resumes within this time.
+        window (`int`): Turns per window, equal for all windows, because the reward depends on the number of turns.
     """
 
     join_s: float = 0.5
@@ -53,16 +54,16 @@ class CallRules:
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns of a call, alternating; speech inside turns of the other side; and all joined pieces."""
+    """The alternating turns of a call, speech inside turns of the other side, and all joined pieces."""
 
     turns: list[Segment]
     inside: list[Segment]
     pieces: list[Segment]
-    duration_s: float  # Of the recording.
+    duration_s: float  # Duration of the recording.
 
 
 def form_turns(segments: Sequence[Segment], duration_s: float, rules: CallRules = CallRules()) -> Turns:
-    """Join the pieces of each side, and set aside what lies inside the other side's turn or is a backchannel."""
+    """Join the pieces of each side; set aside backchannels and speech inside the other side's turn."""
     pieces = list[Segment]()
     for channel in (USER, ASSISTANT):
         joined = list[Segment]()
@@ -91,15 +92,15 @@ def _unite(first: Segment, second: Segment) -> Segment:
 
 
 def _is_backchannel(piece: Segment, last: Segment, following: Sequence[Segment], rules: CallRules) -> bool:
-    """Return whether a short piece begins in the other side's speech, which soon goes on."""
-    goes_on = any(each.channel == last.channel and each.start_s - piece.end_s <= rules.resume_s for each in following)
-    return goes_on and piece.length_s <= rules.backchannel_s and piece.start_s < last.end_s - rules.lead_s
+    """Return whether a short piece begins during the other side's speech, which soon resumes."""
+    resumes = any(each.channel == last.channel and each.start_s - piece.end_s <= rules.resume_s for each in following)
+    return resumes and piece.length_s <= rules.backchannel_s and piece.start_s < last.end_s - rules.lead_s
 
 
 def make_windows(turns: Sequence[Segment], size: int) -> list[list[Segment]]:
-    """Cut turns into runs of `size`, from a turn of the user to one of the assistant.
+    """Cut turns into windows of `size`; each starts with the user and ends with the assistant.
 
-    The last run ends with the last answer and may share turns with the one before. A shorter call is one run.
+    The last window ends with the last answer and may overlap the one before. A shorter call is one window.
     """
     first = 1 if turns and turns[0].channel == ASSISTANT else 0
     whole = list(turns[first : first + (len(turns) - first) // 2 * 2])
@@ -110,19 +111,19 @@ def make_windows(turns: Sequence[Segment], size: int) -> list[list[Segment]]:
 
 
 def measure_timing(calls: Sequence[Turns], rules: CallRules = CallRules()) -> dict[str, float | int | None]:
-    """Return what a reward does not hear, of one call or of several together.
+    """Measure the timing of one call, or of several together; a reward does not include it.
 
-    - `response_gap_median_s`, `response_gap_p90_s`: start of the assistant's turn minus end of the user's before it,
-      negative if it starts early; None without an answer.
-    - `answered_within_3_s`: share of the user's turns that are answered within 3 s; `gaps_over_2_s`, `gaps_over_5_s`:
-      how many answers come later.
-    - `overlap_s`, `overlap_share`: time in which both speak, and its share of the recording.
-    - `early_starts`: turns of the assistant that start more than 0.2 s before the user's turn ends.
-    - `barge_ins`: turns of the user that start more than 0.2 s before the assistant's turn ends; of these,
-      `stop_time_median_s`: end of the assistant's turn minus start of the user's.
-    - `backchannels`: stretches of at most 1 s inside the other side's turn; `assistant_backchannels`: those of the
+    - `response_gap_median_s`, `response_gap_p90_s`: start of the assistant's turn minus end of the preceding user
+      turn, negative for an early start; None without an answer.
+    - `answered_within_3_s`: share of user turns that are answered within 3 s; `gaps_over_2_s`, `gaps_over_5_s`:
+      number of later answers.
+    - `overlap_s`, `overlap_share`: time during which both speak, and its share of the recording.
+    - `early_starts`: assistant turns that start more than 0.2 s before the user's turn ends.
+    - `barge_ins`: user turns that start more than 0.2 s before the assistant's turn ends; `stop_time_median_s`: end
+      of the assistant's turn minus start of the user's, over barge-ins.
+    - `backchannels`: stretches of at most 1 s inside the other side's turn; `assistant_backchannels`: those by the
       assistant; `talked_over`: longer stretches inside the other side's turn.
-    - `longest_silence_s`: between the first and the last word.
+    - `longest_silence_s`: longest silence between the first and the last word.
     """
     changes = [change for call in calls for change in zip(call.turns, call.turns[1:], strict=False)]
     gaps = [after.start_s - before.end_s for before, after in changes if after.channel == ASSISTANT]
@@ -135,7 +136,7 @@ def measure_timing(calls: Sequence[Turns], rules: CallRules = CallRules()) -> di
     for call in calls:
         last_end_s = [-1.0, -1.0]
         for piece in sorted(call.pieces):
-            # Within a channel pieces are apart, so that each is compared with the other side's last.
+            # Pieces of one channel do not overlap, so each is compared with the other side's last piece.
             other_s, end_s = last_end_s[1 - piece.channel], max(last_end_s)
             overlap_s += max(min(other_s, piece.end_s) - piece.start_s, 0.0)
             silence_s = max(silence_s, piece.start_s - end_s) if end_s >= 0 else silence_s

@@ -1,1 +1,1 @@
-"""Convert, export and adapt checkpoints, and the first weights of the built-in models."""
+"""Convert, export and adapt checkpoints; build the built-in models."""

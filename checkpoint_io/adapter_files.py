@@ -1,6 +1,6 @@
-"""Read low-rank adapters and put them on their base model, completely or not at all.
+"""Load low-rank adapters into their base model, completely or not at all.
 
-Their configuration is checked before PEFT reads it: some of its fields import modules or load pickles.
+Their configuration is checked before PEFT reads it, because some fields import modules or load pickles.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 PROJECTION = "audio_tower.proj"
 
-# Fields that may be set. `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
+# Allowed fields. `auto_mapping` names a module, but only for PEFT's auto classes, which we do not use.
 _FIELDS = {
     *("alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode"),
     *("init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type", "peft_version", "r"),
     *("rank_pattern", "revision", "target_modules", "task_type", "use_dora", "use_rslora"),
-    # Set by default, without an effect.
+    # Set by default, but without effect.
     *("megatron_core", "qalora_group_size"),
 }
 
@@ -42,27 +42,27 @@ def _find_file(name_or_path: str | Path, name: str) -> str | None:
 
 
 def reject_custom_adapters(name_or_path: str | Path) -> str | None:
-    """Check that a folder or repository holds low-rank adapters that run no code."""
+    """Check that a folder or repository has low-rank adapters that cannot run code."""
     config, weights = (_find_file(name_or_path, name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
     if config is None or weights is None:
         missing = ADAPTER_CONFIG if config is None else ADAPTER_WEIGHTS
-        raise FileNotFoundError(f"{name_or_path}: holds no {missing}; adapters are read from safetensors only.")
+        raise FileNotFoundError(f"{name_or_path}: has no {missing}; adapters are read from safetensors only.")
     found = read_json_object(Path(config), "download it again")
     if found.get("peft_type") != "LORA" or not isinstance(found.get("base_model_name_or_path"), (str, type(None))):
-        raise ValueError(f"{config}: is not of low-rank adapters (peft_type LORA) on a model with a name.")
+        raise ValueError(f"{config}: these are not low-rank adapters (peft_type LORA) with a named base model.")
     if unused := sorted(name for name, value in found.items() if value and name not in _FIELDS):
         raise ValueError(f"{config}: sets {unused[0]}, which is not supported; remove it.")
     return read_base(found)
 
 
 def read_base(config: Mapping[str, Any]) -> str | None:
-    """Return the base model of adapters, at its commit if they name a revision of it."""
+    """Return the base model of adapters, with its commit if they name a revision."""
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     return resolve_revision(base, revision) if base and revision and not Path(base).exists() else base
 
 
 def put_adapters(model: Any, name_or_path: str | Path, *, is_trainable: bool = False) -> PeftModel:
-    """Put adapters and what was trained beside them on their base model; every tensor must find its place."""
+    """Load adapters, and modules trained with them, into their base model; every tensor must match one."""
     from peft import LoraConfig, PeftModel
 
     from sdiareward.loading_sdiareward import check_adapter
@@ -71,7 +71,7 @@ def put_adapters(model: Any, name_or_path: str | Path, *, is_trainable: bool = F
     settings = LoraConfig.from_pretrained(str(name_or_path))
     settings.inference_mode = not is_trainable
     if is_trainable and PROJECTION in (settings.modules_to_save or ()):
-        # Most updates are less than half a step of a bfloat16 weight.
+        # Most updates are smaller than half a step of bfloat16.
         model.model.audio_tower.proj.float()
     adapted = PeftModel(model, settings)
     check_adapter(adapted, name_or_path)
@@ -80,7 +80,7 @@ def put_adapters(model: Any, name_or_path: str | Path, *, is_trainable: bool = F
 
 
 def merge_adapters(name_or_path: str | Path, base_model: str | Path, **kwargs: Any) -> Any:
-    """Load a base model, a checkpoint or a backbone, and merge adapters into it; `kwargs` as in `load_adapted`."""
+    """Load a base model (checkpoint or backbone) and merge adapters into it; `kwargs` as in `load_adapted`."""
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
     from sdiareward.loading_sdiareward import HEAD, to_native_key
     from sdiareward.modeling_sdiareward import SDiaRewardModel

@@ -1,4 +1,4 @@
-"""Low-rank adapters of a trained model: saved with the head that was trained beside them, loaded in one line."""
+"""Low-rank adapters of a trained model, saved and loaded with their score head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sdiareward.modeling_sdiareward import SDiaRewardModel
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-# The text model only: the names of its projections occur in the audio tower too.
+# The text model only: the audio tower has projections with the same names.
 TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 
 
@@ -26,14 +26,14 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection
     from peft import LoraConfig, get_peft_model
 
     if train_projection:
-        # Most updates are less than half a step of a bfloat16 weight.
+        # Most updates are smaller than half a step of bfloat16.
         model.model.audio_tower.proj.float()
     saved = [PROJECTION] if train_projection else None
     return get_peft_model(model, fit_adapters(LoraConfig(r=r, lora_alpha=alpha, modules_to_save=saved), model))
 
 
 def fit_adapters(config: PeftConfig, model: SDiaRewardModel) -> PeftConfig:
-    """Return settings of adapters with the head saved beside them, by default on the text model."""
+    """Return adapter settings that also save the score head; by default the adapters are on the text model."""
     found: Any = copy(config)
     head = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
     found.modules_to_save = [*head, *(name for name in found.modules_to_save or () if name not in head)]
@@ -42,7 +42,7 @@ def fit_adapters(config: PeftConfig, model: SDiaRewardModel) -> PeftConfig:
 
 
 def continue_adapters(model: SDiaRewardModel, name_or_path: str | Path) -> PeftModel:
-    """Add the adapters of an earlier run with the head and projection trained beside them, to train further."""
+    """Add the adapters of an earlier run, with its head and projection, to train them further."""
     return put_adapters(model, name_or_path, is_trainable=True)
 
 
@@ -63,13 +63,13 @@ def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output
 
 
 def load_adapted(name_or_path: str | Path, *, base_model: str | Path | None = None, **kwargs: Any) -> Any:
-    """Load a model with its adapters merged, and their head; `kwargs` go to its configuration or `from_pretrained`."""
+    """Load a model with merged adapters and their head; `kwargs` go to its configuration or `from_pretrained`."""
     from sdiareward.modeling_sdiareward import SDiaRewardModel
 
-    # The adapters of the package have no base of their own beside them.
+    # The package's own adapters have no base model beside them.
     if base_model is None and not is_adapter(checkpoint := find_checkpoint(name_or_path)):
         return SDiaRewardModel.from_pretrained(checkpoint, **kwargs)
     base = base_model or find_base(name_or_path, reject_custom_adapters(name_or_path))
     if base is None:
-        raise ValueError(f"{name_or_path}: these adapters name no base model; give base_model.")
+        raise ValueError(f"{name_or_path}: the adapters do not name a base model; give base_model.")
     return merge_adapters(name_or_path, base, **kwargs)

@@ -1,9 +1,9 @@
-"""Convert checkpoints from the authors' layout into the native one, and export native ones for their code and vLLM.
+"""Convert the authors' checkpoints to the native layout; export native checkpoints for the authors' code and vLLM.
 
-Names and shapes are checked against the headers before anything is written, and a folder gets its name when it is
-complete. The authors' code and vLLM read the thinker's configuration of `transformers` 4, in which the text model's
-rotary settings are two fields. Settings that these layouts lack (pooling, prompts, seconds per turn) are under a
-separate key of `config.json`, which they ignore and this package reads back.
+Tensor names and shapes are checked before anything is written; the output folder is renamed into place when complete.
+The authors' code and vLLM read the thinker's configuration in the form of `transformers` 4, with two fields for the
+text model's rotary settings. `config.json` keeps the settings that these layouts lack (pooling, prompts, seconds per
+turn) under a separate key, which they ignore and this package reads back.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ logger = logging.getLogger(__name__)
 ExportFormat = Literal["official", "vllm"]
 _DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 _PROCESSOR_FIELDS = ("prompts", "prompt_version", "max_turn_s", "stack_factor")
-# The names of sentence-transformers: vLLM reads from its files how to pool; the default is the last token.
+# Names of sentence-transformers, whose files tell vLLM how to pool; vLLM's default is the last token.
 _VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
-# Both loaders require settings for images, though no dialogue has any.
+# Both loaders require image settings, although dialogues have no images.
 _IMAGE_PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessor",
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
@@ -66,16 +66,16 @@ _IMAGE_PROCESSOR = {
 def convert_checkpoint(
     source: str | Path, output_dir: str | Path, *, dtype: str | None = None, max_shard_size: str = "5GB", **fields: Any
 ) -> Path:
-    """Write a released checkpoint of the authors, or a native one, as a native checkpoint.
+    """Convert a checkpoint of the authors, or a native one, to a native checkpoint.
 
-    A backbone of Qwen2.5-Omni without a head gets a new one, at zero.
+    A Qwen2.5-Omni backbone without a score head gets one with zero weights.
     """
     folder, output = _find(source), Path(output_dir)
     if HEAD in map(to_native_key, list_tensors(folder)):
         return export_checkpoint(source, output, layout=None, dtype=dtype, max_shard_size=max_shard_size, **fields)
     _require_empty(output)
     model = SDiaRewardModel.from_backbone(folder, dtype=dtype or "auto", **fields)
-    logger.warning("%s: holds no reward head; the result has a new one, at zero, which has to be trained.", source)
+    logger.warning("%s: has no score head; the output gets one with zero weights: train it.", source)
     with replace_atomically(output) as temporary:
         model.save_pretrained(temporary, max_shard_size=max_shard_size)
         _load_processor(folder, model.config).save_pretrained(temporary)
@@ -91,9 +91,9 @@ def export_checkpoint(
     max_shard_size: str = "5GB",
     **fields: Any,
 ) -> Path:
-    """Write a checkpoint for the authors' code or as vLLM's classifier; `reward_scale` is put into the score head.
+    """Export a checkpoint for the authors' code or as a vLLM classifier; `reward_scale` multiplies the score head.
 
-    Without a layout it stays native, with other `fields` of its configuration.
+    Without a layout the checkpoint stays native, with changed `fields` in its configuration.
     """
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
@@ -101,10 +101,10 @@ def export_checkpoint(
     _require_empty(output)
     config = read_config(source, **fields)
     if layout is not None and config.stack_factor != 1:
-        found = f"joins {config.stack_factor} vectors of the audio tower to one token"
-        raise ValueError(f"{source}: {found}, which the authors' code and vLLM do not; score through Scorer.")
+        found = f"joins {config.stack_factor} vectors of the audio tower into one token"
+        raise ValueError(f"{source}: {found}; the authors' code and vLLM cannot: score with Scorer.")
     if layout == "vllm" and config.pooling_mode not in _VLLM_POOLING:
-        raise ValueError(f"{source}: pools by {config.pooling_mode}, which vLLM cannot (only mean, last_token).")
+        raise ValueError(f"{source}: pooling is {config.pooling_mode}; vLLM supports only mean and last_token.")
     with torch.device("meta"):
         model = SDiaRewardModel(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -127,7 +127,7 @@ def export_checkpoint(
             _write_exported_files(config, processor, layout, temporary)
         save_torch_state_dict(state, temporary, max_shard_size=max_shard_size)
         for path in temporary.glob("*.safetensors"):
-            # The library writes them for their owner only.
+            # The library makes them readable by the owner only.
             path.chmod(0o644)
         if (hashes := folder / PAIRS_RECORD).is_file():
             shutil.copy(hashes, temporary)
@@ -141,11 +141,11 @@ def _find(source: str | Path) -> Path:
 
 def _require_empty(output: Path) -> None:
     if output.exists() and any(output.iterdir()):
-        raise FileExistsError(f"{output}: is not empty; nothing is overwritten, name another folder.")
+        raise FileExistsError(f"{output}: not empty, and nothing is overwritten; choose another folder.")
 
 
 def read_config(source: str | Path, **fields: Any) -> SDiaRewardConfig:
-    """Return a checkpoint's configuration with other `fields`, and without a calibration that these make invalid."""
+    """Return a checkpoint's configuration with changed `fields`; drop a calibration that they invalidate."""
     folder = _find(source)
     config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
     is_foreign = config_dict.get("model_type") in EXTERNAL_MODEL_TYPES
@@ -155,13 +155,13 @@ def read_config(source: str | Path, **fields: Any) -> SDiaRewardConfig:
     if config.calibration is not None and "calibration" not in fields:
         before = read()
         if changed := [name for name in fields if getattr(config, name, None) != getattr(before, name, None)]:
-            logger.warning("with another %s rewards are others: the calibration is omitted.", ", ".join(changed))
+            logger.warning("a new %s changes the rewards: the calibration is removed.", ", ".join(changed))
             config.calibration = None
     return config
 
 
 def _map_tensors(folder: Path, source: str | Path) -> dict[str, torch.Tensor]:
-    """Return the tensors by native name, mapped from their files."""
+    """Return the tensors by native name, memory-mapped."""
     tensors = {}
     for file in list_weight_files(folder):
         for name, tensor in load_file(folder / file).items():
@@ -177,7 +177,7 @@ def _load_processor(folder: Path, config: SDiaRewardConfig) -> SDiaRewardProcess
     return SDiaRewardProcessor.from_backbone(folder, **{name: getattr(config, name) for name in _PROCESSOR_FIELDS})
 
 
-# From the name of a tensor of `SDiaRewardModel`; vLLM's text model holds the classifier.
+# From tensor names of `SDiaRewardModel`; in vLLM the classifier is part of the text model.
 _RENAME: dict[ExportFormat | None, Callable[[str], str]] = {
     None: str,
     "official": to_official_key,
@@ -188,25 +188,25 @@ _RENAME: dict[ExportFormat | None, Callable[[str], str]] = {
 def _write_exported_files(
     config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: ExportFormat, folder: Path
 ) -> None:
-    """Write what is beside the tensors: a `Qwen2_5OmniProcessor`, the pooling for vLLM and the configuration."""
+    """Write the other files: a `Qwen2_5OmniProcessor`, vLLM's pooling and the configuration."""
     processor.tokenizer.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     path = folder / "tokenizer_config.json"
     saved = json.loads(path.read_text(encoding="utf-8"))
     tokenizer_config = {key: value for key, value in saved.items() if key not in ("auto_map", "processor_class")}
     if isinstance(saved.get("extra_special_tokens"), list):
-        # The name that version 4 knows.
+        # The name in version 4.
         tokenizer_config["additional_special_tokens"] = tokenizer_config.pop("extra_special_tokens")
     _write_json(path, tokenizer_config)
     features = {**processor.feature_extractor.to_dict(), **_IMAGE_PROCESSOR}
     _write_json(folder / "preprocessor_config.json", {**features, "processor_class": "Qwen2_5OmniProcessor"})
     thinker = _make_thinker_config(config, processor)
-    # The score head was multiplied by the scale already.
+    # The scale is already in the score head.
     own = {name: getattr(config, name) for name in SDiaRewardConfig.__annotations__} | {"reward_scale": 1.0}
     if layout == "official":
         exported = {"architectures": [OFFICIAL_ARCHITECTURE], **thinker}
     else:
-        # The pooling, and that nothing follows the head, as the files of a sentence-transformers model.
+        # As files of a sentence-transformers model: the pooling, and no activation after the head.
         modules = [
             {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for index, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
@@ -216,7 +216,7 @@ def _write_exported_files(
         pooling = {name: mode == config.pooling_mode for mode, name in _VLLM_POOLING.items()}
         size = {"word_embedding_dimension": thinker["text_config"]["hidden_size"]}
         _write_json(folder / "1_Pooling" / "config.json", {**size, **pooling})
-        # A full Qwen2.5-Omni with one label, also in the thinker, which vLLM classifies with.
+        # A full Qwen2.5-Omni with one label, also in the thinker, which vLLM uses as the classifier.
         label = {"id2label": {"0": "reward"}, "label2id": {"reward": 0}, "problem_type": "regression"}
         exported = {
             "architectures": ["Qwen2_5OmniForConditionalGeneration"],
@@ -235,7 +235,7 @@ def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
     text_config: Any = config.text_config
     text, rope = _read_declared(text_config), text_config.rope_parameters
     sections = {"mrope_section": rope["mrope_section"], "rope_type": "default", "type": "default"}
-    # There is no output matrix that could be tied.
+    # There is no output matrix to tie.
     text |= {"rope_theta": rope["rope_theta"], "rope_scaling": sections, "tie_word_embeddings": False}
     tokenizer = processor.tokenizer
     scalars = [name for name in Qwen2_5OmniThinkerConfig.__annotations__ if not name.endswith("_config")]
@@ -253,7 +253,7 @@ def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
 
 
 def _read_declared(config: Any) -> dict[str, Any]:
-    """Return the fields that a configuration's class declares in every version of `transformers`."""
+    """Return the fields that a configuration class declares in every version of `transformers`."""
     names = type(config).__annotations__.keys() - {"rope_parameters"}
     return {"model_type": config.model_type} | {name: getattr(config, name) for name in sorted(names)}
 

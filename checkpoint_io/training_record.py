@@ -1,4 +1,4 @@
-"""What a checkpoint was trained on and with, stage by stage, from the `run.json` beside it."""
+"""The training data and settings of a checkpoint, stage by stage, from its `run.json`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     import datasets
 
 RECORD = "run.json"
-# Hashes of the training pairs: equal pairs are recognised, and nothing else can be read from them.
+# Hashes of the training pairs; they identify equal pairs and reveal nothing else.
 PAIRS_RECORD = "training_pairs.json"
 _HASH_CHARACTERS = 16
 _HASHED = ("pair_id", "group_id", "side", "prompt", "recording")
-# Column of a loaded data set whose pairs are hashed already.
+# Column of a data set whose pairs are already hashed.
 _COLUMN = "_shared"
-# Key of the record: the stages before the last, the oldest first.
+# Key of the record for all stages but the last, oldest first.
 EARLIER = "earlier_stages"
-# Of an earlier stage.
+# Fields of an earlier stage.
 _KEPT = ("git_revision", "arguments", TRAINED_ON)
 _ORIGINS = ("synthesizers", "sources", "licenses")
 
 
 def read_stages(name_or_path: str | Path) -> list[dict[str, Any]]:
-    """Return the trainings that a checkpoint comes from, the oldest first."""
+    """Return the training stages of a checkpoint, oldest first."""
     path = _locate(name_or_path, RECORD)
     if path is None:
         return []
@@ -47,13 +47,13 @@ def read_stages(name_or_path: str | Path) -> list[dict[str, Any]]:
 def _locate(name_or_path: str | Path, name: str) -> Path | None:
     found = find_checkpoint(name_or_path)
     folder = Path(found) if Path(found).is_dir() else fetch_snapshot(found, [name])
-    # A training leaves its adapters and its checkpoints in folders of their own.
+    # Training saves adapters and checkpoints in subfolders.
     is_part = (folder / ADAPTER_CONFIG).is_file() or (folder / "trainer_state.json").is_file()
     return find_record(folder, name, beside=is_part)
 
 
 def find_record(folder: Path, name: str = RECORD, *, beside: bool) -> Path | None:
-    """Return the record of this name in a folder, or with `beside` also the one in its parent."""
+    """Return the record of this name in a folder, or with `beside` also in its parent."""
     places = (folder, folder.resolve().parent) if beside else (folder,)
     return next((place / name for place in places if (place / name).is_file()), None)
 
@@ -75,7 +75,7 @@ def describe_heard(
 
 
 def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] | None]:
-    """Return `synthesizers`, `sources` and `licenses` of all stages, in order; None where a stage lacks one."""
+    """Return `synthesizers`, `sources` and `licenses` of all stages, in order; None if a stage lacks one."""
     records = [stage.get(TRAINED_ON) for stage in stages]
     found: dict[str, list[str] | None] = {}
     for name in _ORIGINS:
@@ -86,7 +86,7 @@ def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] 
 
 
 def hash_pairs(pairs: datasets.Dataset) -> list[dict[str, list[str]]]:
-    """Return hashes of what each pair may share with others: id, group, sides, prompts and recordings."""
+    """Return hashes of everything that a pair can share with others: id, group, sides, prompts and recordings."""
     if _COLUMN in pairs.column_names:
         return list(map(json.loads, pairs[_COLUMN]))
     ids = list_ids(pairs, ID_COLUMNS)
@@ -102,19 +102,19 @@ def hash_pairs(pairs: datasets.Dataset) -> list[dict[str, list[str]]]:
 
 
 def keep_hashes(pairs: datasets.Dataset) -> datasets.Dataset:
-    """Return pairs with their hashes in a column, so that `hash_pairs` does not read them again."""
+    """Add a column of hashes to pairs, so that `hash_pairs` need not read them again."""
     return pairs.add_column(_COLUMN, list(map(json.dumps, hash_pairs(pairs))))
 
 
 def write_pairs_record(
     folder: Path, pairs: datasets.Dataset, begins_from: Iterable[str | Path | None], *, is_trained: bool
 ) -> None:
-    """Write the hashes of all pairs that a model is trained on, those of the trainings it begins from included."""
+    """Write the hashes of all training pairs of a model, including the pairs of earlier stages."""
     before = [read_pairs_record(name) for name in begins_from if name]
-    # The last one holds what is trained further, with all that was trained before it.
+    # The last one is trained further; its record includes all earlier stages.
     is_whole = not is_trained or bool(before and before[-1] and before[-1]["is_whole"])
     records = [*filter(None, before), *hash_pairs(pairs)]
-    # In the order of the hashes, which reveals nothing about the order of the pairs.
+    # Sorted, so that the order of the pairs is not revealed.
     hashes = {name: sorted({each for found in records for each in found[name]}) for name in _HASHED}
     write_file(folder / PAIRS_RECORD, json.dumps({"is_whole": is_whole, **hashes}) + "\n")
 
@@ -125,5 +125,5 @@ def read_pairs_record(name_or_path: str | Path) -> dict[str, Any] | None:
         return None
     found = read_json_object(path, "train again")
     if not all(isinstance(found.get(name), list) for name in _HASHED) or "is_whole" not in found:
-        raise ValueError(f"{path}: has no lists {', '.join(_HASHED)}, or no is_whole; train again.")
+        raise ValueError(f"{path}: lacks the lists {', '.join(_HASHED)} or is_whole; train again.")
     return found

@@ -30,11 +30,14 @@ APP = make_app(
 BUILD.command(convert)
 APP.command(score, help_epilogue=DIALOGUE_HELP)
 APP.command(compare, help_epilogue=SYSTEM_HELP)
-for command in (serve, demo, BUILD, TRAIN, EVAL):
-    APP.command(command)
+APP.command(serve)
+APP.command(demo)
+for group in (BUILD, TRAIN, EVAL):
+    APP.command(group)
 APP.command(audit, help_epilogue=PAIR_HELP)
-for command in (HUMAN, PUSHES, env):
-    APP.command(command)
+for group in (HUMAN, PUSHES):
+    APP.command(group)
+APP.command(env)
 # The groups and the commands in the order of the help.
 _GROUPS = {
     "Use a model": ("score", "compare", "serve", "demo"),
@@ -43,9 +46,9 @@ _GROUPS = {
     "Publish; report a problem": ("push", "env"),
 }
 for title, names in _GROUPS.items():
-    group = Group.create_ordered(title)
+    panel = Group.create_ordered(title)
     for place, name in enumerate(names):
-        APP[name].group, APP[name].sort_key = group, place
+        APP[name].group, APP[name].sort_key = panel, place
 
 
 def main(argv: Sequence[str] | None = None) -> int:

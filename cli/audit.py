@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from sdiareward.auditing.verdicts import Verdicts
 
 _ALL, _NONE = "all", "none"
-# Arguments that the job takes under their names.
-_AS_THEY_ARE = (
-    "criterion",
-    "split",
-    "max_samples",
-    "sounds_dir",
-    "seed",
-    "audio_root",
-    "train_split",
-    "baseline_data",
-)
 
 
 @Parameter(name="*")
@@ -72,6 +61,8 @@ def audit(args: AuditArguments | None = None) -> int:
     """Perturb and attack pairs, and measure how much the rewards of a model move.
 
     The same command resumes a killed run; docs/audit.md explains every check.
+
+    Keys of --config without a flag: baseline_data, baseline_revision, train_split.
     """
     from sdiareward.auditing.report import render_audit_page, write_audit
     from sdiareward.auditing.verdicts import find_unknown_patterns, list_checks, read_audit, require_same_pairs
@@ -110,15 +101,10 @@ def _make_auditor(args: AuditArguments) -> Auditor:
     if args.dataset is None or args.output_dir is None:
         missing = " and ".join(name for name, value in given.items() if value is None)
         raise UserError(f"an audit needs {missing}; or give --render FILE to write the page of an earlier audit.")
-    return Auditor(
-        args.make_spec(),
-        args.dataset,
-        args.output_dir,
-        perturbations=_choose_names("--perturbations", args.perturbations, PERTURBATIONS),
-        attacks=_choose_names("--attacks", args.attacks, ATTACKS),
-        parts=_choose_names("--parts", args.parts, PARTS),
-        **{name: getattr(args, name) for name in _AS_THEY_ARE},
-    )
+    options = {each.name: getattr(args, each.name) for each in fields(Auditor) if hasattr(args, each.name)}
+    for name, known in (("perturbations", PERTURBATIONS), ("attacks", ATTACKS), ("parts", PARTS)):
+        options[name] = _choose_names(f"--{name}", options[name], known)
+    return Auditor(**{**options, "model": args.make_spec(), "data": args.dataset})
 
 
 def _choose_names(flag: str, names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:

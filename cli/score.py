@@ -36,8 +36,8 @@ def score(
     form: Form | None = None,
     user_channel: UserChannel | None = None,
     segments: Path | None = None,
-    user: Annotated[str | None, YAML_ONLY] = None,
-    assistant: Annotated[str | None, YAML_ONLY] = None,
+    user: str | None = None,
+    assistant: str | None = None,
     window: Annotated[int, YAML_ONLY] = 6,
     turns_dir: Path | None = None,
     json: bool = False,
@@ -45,10 +45,10 @@ def score(
     user_turns: Path | None = None,
     output_dir: Path | None = None,
     max_samples: PositiveInt | None = None,
-    seed: int = 0,
+    seed: Annotated[int, YAML_ONLY] = 0,
     strict: bool = False,
     engine: Literal["local", "ray"] | None = None,
-    num_actors: Annotated[PositiveInt | None, YAML_ONLY] = None,
+    num_actors: PositiveInt | None = None,
     gpus_per_actor: Annotated[float | None, YAML_ONLY] = None,
     model: ModelArguments = MODEL,
 ) -> int:
@@ -56,6 +56,8 @@ def score(
 
     Give one or two dialogues, the recordings of a user's turn and of the answer, or --dataset. To use N devices, start
     it with `accelerate launch --num_processes N -m sdiareward.cli score ...`.
+
+    Keys of --config without a flag: gpus_per_actor, seed, window.
 
     Args:
         dialogue: JSON file with the turns' role, audio and text, or a folder of audio files; a recording of a call, or

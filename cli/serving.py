@@ -25,6 +25,9 @@ def serve(
 
     On SIGTERM the server answers accepted requests, refuses new ones and exits with status 0.
 
+    Keys of --config without a flag: body_timeout_s, cpus_per_replica, drain_timeout_s, gpus_per_replica,
+    max_dialogues, max_in_flight, max_replicas, max_turn_s, max_turns, num_threads, request_timeout_s, retry_after_s.
+
     Args:
         api_key_file: File with the key that clients must send; the variable SDIAREWARD_API_KEY by default, if set.
     """

@@ -1,1 +1,1 @@
-"""What every room uses: files, errors, settings, commands, parts, tables, the Hub, endpoints; no torch, no models."""
+"""Shared code without torch or models: files, errors, settings, commands, parts, tables, the Hub, endpoints."""

@@ -19,15 +19,15 @@ _STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 def parse_answer(text: str, is_cut: bool = False) -> Any:
     """Return the only JSON object or array in an answer; prose or a code fence around it is ignored.
 
-    The same piece twice, or a list of plain values beside an object, has one meaning. Two pieces that differ, one key
-    with two values and a piece that is not closed are errors: `json_repair` alone would choose one or complete it.
+    A repeated piece, or a list of plain values beside an object, is unambiguous. Two different pieces, one key with
+    two values, and an unclosed piece are errors: `json_repair` alone would pick one or complete it.
     """
     require_shallow(text)
     with suppress(ValueError):
         value = _DECODER.decode(text.strip())
         if isinstance(value, dict | list):
             return value
-    if is_cut:  # JSON inside a cut answer may be a part of it.
+    if is_cut:  # The JSON of a cut answer may be incomplete.
         raise ValueError("the answer was cut off at the token limit; be shorter.")
     values = [_read_piece(piece) for piece in dict.fromkeys(_split_pieces(text))]
     found = {json.dumps(value, sort_keys=True): value for value in values if value is not None}
@@ -35,7 +35,7 @@ def parse_answer(text: str, is_cut: bool = False) -> Any:
     left = objects if len(objects) == 1 else list(found.values())
     if len(left) != 1:
         count = f"{len(left)} pieces of" if left else "no valid"
-        raise ValueError(f"the answer holds {count} JSON; it must be exactly one object or array.")
+        raise ValueError(f"the answer has {count} JSON; give exactly one object or array.")
     return left[0]
 
 
@@ -53,11 +53,11 @@ def _split_pieces(text: str) -> Iterator[str]:
         else:
             if end and not text[start:].strip("{[ \r\n"):
                 return
-            raise ValueError("the JSON is not complete or not valid.")
+            raise ValueError("the JSON is incomplete or invalid.")
 
 
 def _read_piece(piece: str) -> Any:
-    """Return the value of a piece of JSON, repaired in its punctuation alone; None for brackets of prose."""
+    """Parse a piece of JSON and repair punctuation only; return None for brackets in prose."""
     import json_repair
 
     try:
@@ -80,7 +80,7 @@ def _list_words(text: str) -> list[str]:
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if twice := [key for key, value in pairs if made[key] != value]:
-        raise ValueError(f"{twice[0]!r} is there twice with different values.")
+        raise ValueError(f"the key {twice[0]!r} has two different values.")
     return made
 
 

@@ -143,20 +143,18 @@ def _list_parameters(app: App) -> Collection[str]:
 def _choose_command(app: App, words: list[str], values: dict[str, Any]) -> str | None:
     """Take what chooses a command, such as `--recipe NAME`, from words or keys; return the command's name."""
     names = [name for name in app if "=" in name]
-    for name in names:
-        flag, value = name.split("=")
-        for given in ([name], [flag, value]):
-            for place in range(len(words)):
-                if words[place : place + len(given)] == given:
-                    del words[place : place + len(given)]
-                    return name
-        if values.get(flag[2:]) == value:
-            del values[flag[2:]]
-            return name
-    recipes = [name.partition("=")[2] for name in names if name.startswith("--recipe=")]
-    if recipes and ("recipe" in values or any(word.partition("=")[0] == "--recipe" for word in words)):
-        raise UserError(f"there is no such recipe; the recipes are {', '.join(recipes)}.")
-    return None
+    for place in range(len(words)):
+        if (joined := "=".join(words[place : place + 2])) in names:
+            words[place : place + 2] = [joined]
+    given = [*words, *(f"--{key}={value}" for key, value in values.items())]
+    name = next((each for each in given if each in names), None)
+    if name is None and names and any(each.partition("=")[0] == "--recipe" for each in given):
+        recipes = (each for each in names if each.startswith("--recipe"))
+        raise UserError(f"there is no such recipe; give {' or '.join(recipes)}.")
+    if name is not None:
+        values.pop(name[2:].partition("=")[0], None)
+        words[:] = [word for word in words if word != name]
+    return name
 
 
 def _start(command: Callable[..., int | None], bound: inspect.BoundArguments, *, is_locking: bool) -> int | None:

@@ -1,4 +1,4 @@
-"""Read and write files: whole files and folders, JSON objects, JSON lines; locks of folders."""
+"""Read and write files and folders, JSON objects and JSON lines; lock folders."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .errors import UserError
 
 Item = TypeVar("Item")
 LOCK_FILE = ".lock"
-# A reader holds the lock for a moment, to find out whether the folder is complete.
+# A reader briefly holds the lock to check whether the folder is complete.
 _WAIT_S = 0.2
-# A dialogue has six levels; libraries end the process at some ten thousand.
+# A dialogue has six levels; libraries crash at about ten thousand.
 _MAX_JSON_DEPTH = 100
 _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
 
 
 @contextmanager
 def replace_atomically(path: Path, *, is_shared: bool = False) -> Iterator[Path]:
-    """Yield a temporary path, renamed to `path` when the block ends; after an error `path` is unchanged.
+    """Yield a temporary path and rename it to `path` when the block ends; an error leaves `path` unchanged.
 
-    It is on the disk before it is renamed: a power failure leaves the old content or the new one.
+    The file is synced before the rename: after a power failure, `path` has the old content or the new.
     """
-    # Of several writers the last one wins.
+    # With several writers, the last one wins.
     mark = f".{uuid4().hex}" if is_shared else ""
     temporary = path.with_name(f".{path.name}{mark}.tmp")
     _remove(temporary)
@@ -44,14 +44,14 @@ def replace_atomically(path: Path, *, is_shared: bool = False) -> Iterator[Path]
         temporary.replace(path)
         _sync(path.parent)
     except BaseException:
-        # The first error counts; on a disk that fails, the removal fails too.
+        # Report the first error; on a failing disk the removal fails too.
         with suppress(OSError):
             _remove(temporary)
         raise
 
 
 def _sync(path: Path) -> None:
-    # A system may not be able to open a folder, or to sync it.
+    # Some systems cannot open or sync a folder.
     with nullcontext() if path.is_file() else suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -68,29 +68,29 @@ def _remove(path: Path) -> None:
 
 
 def write_file(path: Path, content: str | bytes, *, is_shared: bool = False) -> None:
-    """Write a file, text as UTF-8, so that a reader sees all of it or none."""
+    """Write a file atomically, text as UTF-8."""
     with replace_atomically(path, is_shared=is_shared) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def require_other_folder(folder: str | Path, output: str | Path) -> None:
     if Path(folder).resolve() == Path(output).resolve():
-        raise ValueError(f"{output}: is the data set itself; write to another folder.")
+        raise ValueError(f"{output}: this is the data set itself; choose another output folder.")
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a JSON Lines file; `str.splitlines` would cut at line separators within texts too."""
+    """Return the lines of a JSON Lines file; `str.splitlines` would also split at line separators inside strings."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def read_lines(path: str | Path, make: Callable[[Any], Item]) -> list[Item]:
-    """Return what `make` makes of each line's JSON; an error names the line."""
+    """Apply `make` to the JSON of each line; an error names the line."""
     items = []
     for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
         try:
             items.append(make(json.loads(line)))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}, line {number}: a field is missing or of another kind: {error!r}.") from error
+            raise ValueError(f"{path}, line {number}: a field is missing or has the wrong type: {error!r}.") from error
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
     return items
@@ -101,14 +101,14 @@ def format_line(record: Mapping[str, Any]) -> str:
 
 
 class JsonLines:
-    """A file of one JSON object per line that survives being killed in the middle of a line."""
+    """A file with one JSON object per line that survives a kill in the middle of a write."""
 
     def __init__(self, path: Path):
         self.path = path
         self._is_whole = False
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the complete lines and remove a torn last line; one that lacks only its line end stays."""
+        """Return the complete lines and remove a torn last line; keep one that only lacks its newline."""
         self._cut_torn_line()
         if not self.path.exists():
             return []
@@ -116,7 +116,7 @@ class JsonLines:
         return [parse_json_object(line, f"{self.path}, line {k}", "remove the line") for k, line in lines]
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write the records and hand them to the operating system before returning."""
+        """Write the records and flush them to the operating system."""
         if not self._is_whole:
             self._cut_torn_line()
         with self.path.open("a", encoding="utf-8") as file:
@@ -140,7 +140,7 @@ def read_text(path: Path, what: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8.") from error
+        raise ValueError(f"{path}: not UTF-8 text ({error}); save it as UTF-8.") from error
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -157,7 +157,7 @@ def explain_escape(error: Exception) -> str:
 
 
 def require_shallow(text: str | bytes) -> None:
-    """Raise `ValueError` for JSON that is nested deeper than any of ours, malformed or not."""
+    """Raise `ValueError` for JSON with deep nesting, malformed or not."""
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if content.count(b"[") + content.count(b"{") <= _MAX_JSON_DEPTH:
         return
@@ -180,7 +180,7 @@ def parse_json_object(text: str | bytes, label: str, remedy: str) -> dict[str, A
     except ValueError as error:
         raise ValueError(f"{label}: not JSON ({error}); {remedy}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{label}: holds a {type(content).__name__}, not an object; {remedy}.")
+        raise ValueError(f"{label}: found a {type(content).__name__}, not an object; {remedy}.")
     return content
 
 
@@ -190,14 +190,14 @@ def is_number(value: Any) -> bool:
 
 
 def hash_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, in hexadecimal; bytes within it count by their own hash."""
+    """Return the SHA-256 of a JSON value, in hexadecimal; bytes in it are replaced by their hash."""
     text = json.dumps(value, sort_keys=True, default=lambda data: hashlib.sha256(data).hexdigest())
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
-    """Hold a folder's lock until the process ends, even if killed; of a run's processes only the main one does."""
+    """Lock a folder until the process ends, even if it is killed; only the main process of a run takes the lock."""
     if os.environ.get("RANK", "0") != "0":
         yield
         return
@@ -206,12 +206,12 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
     place.mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as held:
-            # Some commands write to an empty folder only. Beside one that is a volume, nothing may be written.
+            # Some commands need an empty folder. The parent of a mounted volume may be read-only.
             if not _acquire(place.with_name(f".{place.name}{LOCK_FILE}"), folder, held):
                 _acquire(place / LOCK_FILE, folder, held)
             yield
     finally:
-        # A run that ended before it wrote anything leaves no folder.
+        # Remove the folder of a run that wrote nothing.
         with suppress(OSError):
             for each in new:
                 each.rmdir()
@@ -225,18 +225,18 @@ def require_unlocked(folder: str | Path) -> None:
 
 
 def _acquire(path: Path, folder: str | Path, held: ExitStack) -> bool:
-    """Return whether a lock file could be written; where none can, no lock is needed."""
+    """Return whether a lock file could be written; a read-only folder needs no lock."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=_WAIT_S)
     try:
         lock.acquire()
     except Timeout:
-        reason = "another process is writing to this folder; wait until it ends, stop it, or name another output."
+        reason = "another process is writing to this folder; wait, stop it, or choose another output."
         raise UserError(f"{folder}: {reason}") from None
     except OSError as error:
         if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
-            # The file system has no locks.
+            # The file system does not support locks.
             path.unlink(missing_ok=True)
         elif error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise

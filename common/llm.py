@@ -1,9 +1,9 @@
 """Ask any OpenAI-compatible chat endpoint, each question once.
 
-An answer is cached on disk under everything it depends on as soon as it has passed its check, so a killed run pays for
-nothing twice. An unusable answer is asked for again with the reason; its tokens count too. A parameter that the
-endpoint refuses is changed for the rest of the run; `usage` and the cached answers record the change. Requests carry
-no schema: many endpoints, and models that hear audio, take none. `extra_body` may hold one.
+A valid answer is cached on disk at once, keyed by everything it depends on, so a killed run pays for nothing twice.
+After an invalid answer the question is repeated with the reason; its tokens count too. A parameter that the endpoint
+refuses is changed for the rest of the run; `usage` and the cached answers record the change. Requests have no schema,
+because many endpoints and audio models do not support one; `extra_body` may add it.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 Messages = Sequence[Mapping[str, Any]]
-# The longest quotation of an endpoint in an error.
+# Maximum length of a quoted endpoint message.
 _QUOTED_CHARACTERS = 300
-# Before this number of questions a share of failures has no meaning.
+# The share of failures is not checked before this number of questions.
 _FEWEST_ASKED = 20
-# What is wrong with an endpoint, and the remedy, by its status, 0 without an answer.
+# Problem and remedy by HTTP status; 0 means no answer.
 _PROBLEMS = {
     0: ("the endpoint cannot be reached", "check base_url"),
-    **dict.fromkeys((401, 403), ("the endpoint does not accept the key in {key}", "check the key")),
-    404: ("the endpoint does not know {model!r}", "check base_url"),
-    **dict.fromkeys((402, 429), ("the endpoint's limit is used up", "resume later")),
+    **dict.fromkeys((401, 403), ("the endpoint rejects the key in {key}", "check the key")),
+    404: ("the endpoint has no model {model!r}", "check base_url"),
+    **dict.fromkeys((402, 429), ("the quota is used up", "resume later")),
 }
 _TOKENS = ("prompt_tokens", "completion_tokens")
 _COUNTED = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
 _RENAMED = {"max_tokens": "max_completion_tokens"}
-# The refusal of a question that is too long often names `max_tokens`.
+# The error for a prompt that is too long often names `max_tokens`.
 _TOO_LONG = re.compile(r"context.{0,9}(length|size)", re.IGNORECASE)
-# A validation error may repeat the whole request behind its reason.
+# A validation error may quote the whole request after its reason.
 _SEARCHED_CHARACTERS = 600
 
 
@@ -69,7 +69,7 @@ class TokenUsage:
 
 
 class ChatError(RuntimeError):
-    """Raised when one question gets no usable answer; `answer` is the last one, None without a reply."""
+    """Raised when one question gets no valid answer; `answer` is the last reply or None."""
 
     def __init__(
         self, message: str, answer: str | None = None, spent: TokenUsage = TokenUsage(), refused: bool = False
@@ -79,7 +79,7 @@ class ChatError(RuntimeError):
 
 
 class EndpointError(UserError):
-    """Raised when every question would fail: no key, unknown model, no connection, quota used up."""
+    """Raised when every question would fail: missing key, unknown model, no connection, exhausted quota."""
 
 
 @pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
@@ -87,9 +87,9 @@ class ChatSettings:
     """An endpoint, a model, and the parameters of requests."""
 
     model: str
-    base_url: str | None = None  # Up to and including `/v1`; by default that of the `openai` package.
-    api_key_env: str | None = "OPENAI_API_KEY"  # Variable with the key; None for an endpoint without keys.
-    temperature: float | None = 0.0  # None, here and in the next two: the default of the endpoint.
+    base_url: str | None = None  # Including `/v1`; None: the default of the `openai` package.
+    api_key_env: str | None = "OPENAI_API_KEY"  # Environment variable with the key; None: no key is needed.
+    temperature: float | None = 0.0  # None, here and in the next two fields: the default of the endpoint.
     max_tokens: int | None = 2048
     seed: int | None = 0
     max_retries: NonNegativeInt = 6  # After a rate limit, a server error or a timeout.
@@ -111,14 +111,14 @@ class ChatSettings:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What an answer depends on, besides the model and the messages."""
+        """Everything an answer depends on besides the model and the messages."""
         optional = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
         return {name: value for name, value in optional.items() if value is not None} | self.extra_body
 
 
 @dataclass(frozen=True)
 class Answered(Generic[Value]):
-    """An answer that passed its check."""
+    """A valid answer."""
 
     value: Value
     text: str
@@ -146,21 +146,21 @@ class _Completion(BaseModel):
 
 
 class ChatClient:
-    """Ask one endpoint through a cache of answers; threads may share a client, and processes and endpoints a cache."""
+    """Ask one endpoint through a cache. Threads can share a client; processes and endpoints can share a cache."""
 
     def __init__(self, settings: ChatSettings, cache_dir: str | Path):
         self.settings = settings
         self.cache_dir = Path(cache_dir)
         self._counts = Counter(dict.fromkeys((*_COUNTED, *_TOKENS, *(f"reused_{name}" for name in _TOKENS)), 0))
         self._lock = threading.RLock()
-        # A lock lives as long as somebody asks its question.
+        # A lock exists while its question is being asked.
         self._asking: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        # What the endpoint refuses -> what is sent instead; None for nothing.
+        # Refused parameter -> its replacement; None omits it.
         self._changed: dict[str, str | None] = {}
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The counts so far; `reused_...` were spent by an earlier run, `usd` is None without prices."""
+        """The counts so far. An earlier run paid for `reused_...`; `usd` is None without prices."""
         with self._lock:
             found: dict[str, Any] = dict(self._counts)
         found["usd"] = self.settings.compute_price_usd(found["prompt_tokens"], found["completion_tokens"])
@@ -168,18 +168,18 @@ class ChatClient:
 
     @cached_property
     def cache(self) -> Any:
-        """The answers by question, as texts of JSON."""
+        """The cached answers by question, as JSON text."""
         import diskcache
 
         class TextDisk(diskcache.Disk):
-            """Texts alone: a cache that others wrote runs no code."""
+            """Reads text only, so that an untrusted cache cannot run code."""
 
             def fetch(self, mode: int, filename: Any, value: Any, read: bool) -> Any:
                 if mode == diskcache.core.MODE_PICKLE:
-                    raise ValueError("a cached answer is no text; remove the cache.")
+                    raise ValueError("a cached answer is not text; remove the cache.")
                 return super().fetch(mode, filename, value, read)
 
-        # Nothing is evicted. A rollback journal works on network file systems, too, unlike a write-ahead log.
+        # Nothing is evicted. Unlike a write-ahead log, a rollback journal works on network file systems.
         options = {"eviction_policy": "none", "sqlite_journal_mode": "delete", "sqlite_synchronous": 2}
         try:
             return diskcache.Cache(str(self.cache_dir), disk=TextDisk, **options)
@@ -193,7 +193,7 @@ class ChatClient:
 
         settings, key = self.settings, self._key
         if settings.api_key_env and not key:
-            remedy = "put the key of the endpoint in it, or name another one with api_key_env (null without keys)."
+            remedy = "set it to the endpoint's key, or name another one in api_key_env (null: no key)."
             raise EndpointError(f"environment variable {settings.api_key_env} is not set; {remedy}")
         options: dict[str, Any] = {"max_retries": settings.max_retries, "timeout": settings.timeout_s}
         return openai.OpenAI(base_url=settings.base_url, api_key=key or "none", **options)
@@ -203,17 +203,17 @@ class ChatClient:
         return os.environ.get(self.settings.api_key_env or "", "")
 
     def ask_json(self, messages: Messages, validate: Callable[[Any], Value], *, attempts: int = 2) -> Value:
-        """Return what `validate` makes of the JSON in the answer, such as `Model.model_validate` of pydantic."""
+        """Return the answer's JSON after `validate`, which may be pydantic's `Model.model_validate`."""
         return self.ask(messages, lambda text, is_cut: validate(parse_answer(text, is_cut)), attempts=attempts).value
 
     def ask(self, messages: Messages, read: Callable[..., Value], *, attempts: int = 2) -> Answered[Value]:
-        """Return what `read(text, is_cut=...)` makes of the answer; its `ValueError` tells the model what is wrong."""
-        # Without the address of the endpoint: a model that moved keeps its answers.
+        """Return `read(text, is_cut=...)` of the answer; the model gets its `ValueError` and is asked again."""
+        # Without the endpoint's address, so that a model keeps its answers when it moves.
         asked = [self.settings.model, list(messages), self.settings.parameters]
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         with self._lock:
             lock = self._asking.setdefault(key, threading.Lock())
-        # Of two threads with the same question the second waits and finds the answer of the first.
+        # If two threads ask the same question, the second waits for the answer of the first.
         with lock:
             record = json.loads(self.cache.get(key, "null", retry=True))
             with suppress(ValueError):
@@ -248,11 +248,11 @@ class ChatClient:
                     progress.update()
                     yield result
         finally:
-            # Requests in flight are paid for: they are awaited, and their answers cached.
+            # Requests in flight are paid for: wait for them and cache their answers.
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _ask(self, messages: Messages, read: Callable[..., Value], attempts: int) -> tuple[Answered[Value], bool]:
-        """Ask until an answer passes, each time with the last problem; return it, and whether it was cut."""
+        """Ask until an answer is valid, each time with the last problem; return it and whether it was cut."""
         conversation, spent, problem, text = list(messages), TokenUsage(), "", ""
         try:
             for attempt in range(attempts):
@@ -273,7 +273,7 @@ class ChatClient:
             raise
 
     def _send(self, messages: Messages) -> tuple[str, bool, TokenUsage]:
-        """Return the text of an answer, whether it was cut, and its tokens; ask again without a refused parameter."""
+        """Return the text of an answer, whether it was cut, and its tokens; retry without a refused parameter."""
         import openai
 
         changed, reasons = self._changed, list[str]()
@@ -292,7 +292,7 @@ class ChatClient:
                 is_refusal = isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError)
                 change = _find_change(f"{error.message} {error.body}", parameters, changed) if is_refusal else None
                 if change is None:
-                    # `from None`: the chained error would show the text of the endpoint before the key is removed.
+                    # `from None`: the chained error could show the key.
                     raise self._convert_error(error) from None
                 changed = {**changed, **change}
                 reasons.append(self._quote(error))
@@ -301,8 +301,8 @@ class ChatClient:
             completion = _Completion.model_validate_json(raw.content)
         except ValueError:
             said = self._redact(raw.content.decode(errors="replace"))[:_QUOTED_CHARACTERS]
-            raise ChatError(f"the endpoint's answer is no chat completion ({said}).") from None
-        # Only now: a refusal of this question alone may name a parameter by chance.
+            raise ChatError(f"the endpoint did not return a chat completion ({said}).") from None
+        # Only now: an error about this question alone may name a parameter by chance.
         self._change(changed, " ".join(reasons))
         choice, tokens = completion.choices[0], [0, 0]
         with suppress(AttributeError, TypeError, ValueError):
@@ -316,11 +316,11 @@ class ChatClient:
         return choice.message.text, choice.finish_reason == "length", spent
 
     def _redact(self, text: str) -> str:
-        """Remove the key from a text of the endpoint: some endpoints repeat an unknown key."""
+        """Remove the key from an endpoint's text: some endpoints quote an invalid key."""
         return text.replace(self._key, "[key]") if self._key else text
 
     def _convert_error(self, error: Any) -> ChatError | EndpointError:
-        """Return our error for one of the `openai` package, and count its retries."""
+        """Convert an error of the `openai` package, and count its retries."""
         import openai
 
         sent = int(error.request.headers.get("x-stainless-retry-count", 0))
@@ -328,13 +328,13 @@ class ChatClient:
         is_lost = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
         status, said = 0 if is_lost else getattr(error, "status_code", -1), f"after {sent + 1} tries"
         if status not in _PROBLEMS:
-            return ChatError(f"the endpoint gave no answer {said} ({self._quote(error)}).")
+            return ChatError(f"the endpoint did not answer {said} ({self._quote(error)}).")
         problem, remedy = _PROBLEMS[status]
         found = problem.format(key=self.settings.api_key_env, model=self.settings.model)
         return EndpointError(f"{found} {said} ({self._quote(error)}); {remedy}.")
 
     def _quote(self, error: Any) -> str:
-        """Return the message of an error of the `openai` package, with the endpoint's words where it omits them."""
+        """Return the message of an `openai` error, with the endpoint's message if it is missing."""
         is_said = isinstance(error.body, Mapping) and "message" in error.body or str(error.body or "") in error.message
         what = f"{type(error).__name__}: {error.message}{'' if is_said else f' {error.body}'}"
         return self._redact(what)[:_QUOTED_CHARACTERS]
@@ -344,7 +344,7 @@ class ChatClient:
             self._counts.update(counts)
 
     def _change(self, changed: Mapping[str, str | None], reason: str) -> None:
-        """Send changed parameters for the rest of the run."""
+        """Use changed parameters for the rest of the run."""
         with self._lock:
             new = {name: other for name, other in changed.items() if name not in self._changed}
             self._changed = {**self._changed, **new}
@@ -354,14 +354,14 @@ class ChatClient:
 
 
 def ask_again(messages: Messages, reply: str, problem: str) -> list[Mapping[str, Any]]:
-    remark = f"Your answer cannot be used: {problem} Answer again, with the complete JSON and nothing else."
-    # An endpoint may refuse an empty message.
+    remark = f"Your answer is not valid: {problem} Answer again, with the complete JSON and nothing else."
+    # Some endpoints refuse an empty message.
     answer = [{"role": "assistant", "content": reply}] if reply.strip() else []
     return [*messages, *answer, {"role": "user", "content": remark}]
 
 
 def _find_change(message: str, parameters: Iterable[str], changed: Mapping[str, Any]) -> dict[str, str | None] | None:
-    """Return the parameter that a refusal names first, with its new name, or None to omit it."""
+    """Return the first parameter that an error names, with its new name, or None to omit it."""
     text = message[:_SEARCHED_CHARACTERS]
     names = "|".join(map(re.escape, ["messages", *parameters]))
     named = re.search(rf"\b(?:{names})\b", text)
@@ -373,24 +373,24 @@ def _find_change(message: str, parameters: Iterable[str], changed: Mapping[str, 
 
 @dataclass
 class FailureLimit:
-    """Stop a run whose model fails on more than a share of the questions."""
+    """Stop a run if the model fails on more than a given share of the questions."""
 
     max_failed: float
-    asked: str  # Who failed at what, for the message: "the judge failed on {} pairs".
-    setting: str  # Name of the setting of `max_failed`.
+    asked: str  # Subject of the message, such as "the judge failed on {} pairs".
+    setting: str  # Name of the setting behind `max_failed`.
     num_asked: int = 0
     reasons: list[str] = field(default_factory=list)
 
     def count(self, failure: str | None) -> None:
-        """Count a question and the reason if it failed; raise `EndpointError` above the limit."""
+        """Count a question, and its failure if any; raise `EndpointError` above the limit."""
         self.num_asked += 1
         self.reasons += [] if failure is None else [failure]
         if self.num_asked >= _FEWEST_ASKED:
             self.require_few()
 
     def require_few(self) -> None:
-        """Check all questions of a run that has ended, however few."""
+        """Check the limit at the end of a run, however few questions there were."""
         if len(self.reasons) > self.max_failed * self.num_asked:
             failed = self.asked.format(f"{len(self.reasons)} of {self.num_asked}")
-            most = f"At most {self.max_failed:.0%} may fail ({self.setting}); mend the settings, and resume."
-            raise EndpointError(f"{failed}, the first time with: {self.reasons[0]} {most}")
+            most = f"At most {self.max_failed:.0%} may fail ({self.setting}); fix the settings and resume."
+            raise EndpointError(f"{failed}; the first reason: {self.reasons[0]} {most}")

@@ -1,4 +1,4 @@
-"""This machine: what a result records of it, its Ray, its names on the network."""
+"""This machine: provenance of results, local Ray, host names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .package import PACKAGE
 
 
 _DISTRIBUTIONS = ("sdiareward", "torch", "transformers", "trl", "datasets", "numpy", "scikit-learn")
-# Ray reads it at import. At "0" a node has the address 127.0.0.1 and listens there only.
-# It is meant for macOS and Windows, and works on Linux.
+# Ray reads it at import. With "0" a node listens on 127.0.0.1 only.
+# It is meant for macOS and Windows but also works on Linux.
 _REACHABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-# Of a process that has imported PyTorch.
+# Memory of a process that has imported PyTorch.
 _WORKER_BYTES = 2**29
 
 
@@ -41,7 +41,7 @@ def describe_run() -> dict[str, Any]:
     command = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
     with suppress(OSError, subprocess.CalledProcessError):
         top, head = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")[:2]
-        # An installed package may be inside another repository.
+        # An installed package may be inside an unrelated repository.
         revision = head if Path(top).samefile(PACKAGE) else None
     return {
         "versions": versions,
@@ -52,7 +52,7 @@ def describe_run() -> dict[str, Any]:
 
 
 def write_provenance(path: str | Path, **sections: Any) -> None:
-    """Write `describe_run` and further sections as JSON, atomically; dataclasses field by field."""
+    """Write `describe_run` and further sections as JSON, atomically; dataclasses become objects."""
 
     def convert(value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):
@@ -64,14 +64,14 @@ def write_provenance(path: str | Path, **sections: Any) -> None:
 
 
 def joins_cluster() -> bool:
-    """Return whether `RAY_ADDRESS` names a running cluster, which has its own rules."""
+    """Return whether `RAY_ADDRESS` names a running cluster, which sets its own access rules."""
     return os.environ.get("RAY_ADDRESS", "") not in ("", "local")
 
 
 def protect_ray() -> None:
-    """Let a local Ray listen at 127.0.0.1 and require a token; call it before Ray is imported.
+    """Make a local Ray listen on 127.0.0.1 and require a token; call this before Ray is imported.
 
-    Ray listens at a dozen ports, by default at all addresses of the machine, and who joins can run code.
+    By default Ray listens on a dozen ports of all network interfaces, and anyone who connects can run code.
     """
     if joins_cluster():
         return
@@ -83,7 +83,7 @@ def protect_ray() -> None:
 
 @contextmanager
 def open_ray(num_cpus: int | None = None) -> Iterator[None]:
-    """Connect to Ray, or start it on this machine for as long as this lasts, with at most the CPUs that it has."""
+    """Connect to Ray, or start a local one until the block ends, with at most the CPUs of this machine."""
     if "ray" not in sys.modules:
         protect_ray()
     import ray
@@ -93,7 +93,7 @@ def open_ray(num_cpus: int | None = None) -> Iterator[None]:
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     is_ours = not ray.is_initialized()
     if is_ours:
-        # Without an address Ray would join any cluster that runs on this machine; a cluster has its own CPUs.
+        # Without an address, Ray would join any cluster on this machine. A cluster sets its own number of CPUs.
         num_cpus = num_cpus and min(num_cpus, os.cpu_count() or 1)
         options: dict[str, Any] = {} if joins_cluster() else {"address": "local", "num_cpus": num_cpus}
         ray.init(**options, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -110,9 +110,9 @@ def open_ray(num_cpus: int | None = None) -> Iterator[None]:
 def require_room(
     num_actors: int, what: str, *, num_cpus: float = 1.0, num_gpus: float = 0.0, num_bytes: int = 0
 ) -> None:
-    """Raise `UserError` for more actors than Ray has CPUs, GPUs or memory for: most would wait or be killed, silently.
+    """Raise `UserError` if Ray lacks CPUs, GPUs or memory for the actors: they would wait or be killed silently.
 
-    All numbers are of each; `num_bytes` is the size of a model.
+    All numbers are per actor; `num_bytes` is the size of the model.
     """
     import ray
 
@@ -122,39 +122,38 @@ def require_room(
     for kind, name, each in needs:
         has = found.get(kind, math.inf if kind == "memory" else 0.0)
         if count_fitting(kind, has, each) < num_actors and (num_actors > 1 or kind == "GPU"):
-            asked = f"{num_actors} {what} with {each:g} {name} each are asked for"
-            raise UserError(f"{asked}; Ray has {has:g} {name}: give fewer.")
+            asked = f"{num_actors} {what} need {each:g} {name} each"
+            raise UserError(f"{asked}; Ray has {has:g} {name}: use fewer.")
 
 
 def count_fitting(kind: str, available: float, each: float) -> float:
-    """Return the number of actors that fit; a fraction of a GPU is never split over two."""
-    # Ray counts to a ten-thousandth.
+    """Return the number of actors that fit; a fraction of a GPU is never split over two GPUs."""
+    # Ray counts in ten-thousandths.
     if kind == "GPU" and 0 < each < 1:
         return available // 1 * ((1 / each + 1e-6) // 1)
     return available / each + 1e-6 if each else math.inf
 
 
 def list_own_names(host: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of a server: its address, this machine, and `more`."""
+    """Return the host names of a server: its address, this machine, and `more`."""
     names = (host, "localhost", socket.gethostname(), socket.getfqdn(), *more)
     return frozenset(name.lower() for name in names)
 
 
 def is_own_host(host: str, names: Iterable[str]) -> bool:
-    """Return whether the header `Host` is an own name or an address.
+    """Return whether the `Host` header is one of our names or an IP address.
 
-    Any open page can send requests to an address of the machine; by rebinding its own name to it, it also reads
-    answers.
+    Any open web page can send requests to this machine; with DNS rebinding it can also read the answers.
     """
     name = ""
     with suppress(ValueError):
         name = (urlsplit(f"//{host}").hostname or "").lower()
-        # No name can be rebound to an address in numbers.
+        # An IP address cannot be rebound.
         ipaddress.ip_address(name)
         return True
     return name in names
 
 
 def is_own_origin(origin: str | None, host: str) -> bool:
-    """Return whether the header `Origin`, or None without one, names the host of the request."""
+    """Return whether the `Origin` header, None if absent, names the host of the request."""
     return origin is None or origin.partition("://")[2].lower() == host.lower()

@@ -1,4 +1,4 @@
-"""The package itself: its version, its papers, and the places of its files, in the repository as in a wheel."""
+"""The package itself: its version, its papers, and the paths of its files in the repository or a wheel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAVREWARD_ARXIV = "2505.09558"
 PACKAGE: Path = Path(__file__).resolve().parents[1]
 
 NANO: Path = PACKAGE / "checkpoints" / "nano"
-# Holds the projection only; the towers come from other packages.
+# Holds the projection only; other packages provide the towers.
 SMALL: Path = PACKAGE / "checkpoints" / "small"
 # One test pair of the open data; licences in its `README.md`.
 EXAMPLES: Path = PACKAGE / "examples"
@@ -28,5 +28,5 @@ EVALUATION_PAGE: Path = PACKAGE / "evaluation" / "report"
 AUDIT: Path = PACKAGE / "auditing"
 SCRIPTS: Path = PACKAGE / "dataset_builder" / "sources"
 CHATREWARD: Path = PACKAGE / "dataset_builder" / "chatreward"
-# Not in the wheel.
+# Not part of the wheel.
 SAMPLE: Path = PACKAGE / "sample"

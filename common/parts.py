@@ -1,8 +1,8 @@
-"""Do long work in parts, so that a run that was killed resumes.
+"""Do long work in parts, so that a killed run resumes.
 
-A run's folder holds `parts/meta.json`, what its rows depend on besides the items, and a Parquet file for each finished
-part. A row has the `item` that it was made from, usually with a digest of its content. A rerun makes the rows of those
-items that have none or have changed; the newest row of an item counts. A kill costs the parts that are being made.
+The output folder has one Parquet file per finished part, and `parts/meta.json` with everything the rows depend on
+besides the items. Each row names its `item`, usually with a digest of its content. A rerun makes the rows of new and
+changed items; the newest row of an item counts. A kill costs only the parts in progress.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
-# Several batches of an accelerator.
+# Several accelerator batches.
 _MIN_ITEMS, _MAX_PARTS = 64, 1000
 _OPEN_GROUPS = 4
 
 Items = Sequence[Any]
 Rows = list[dict[str, Any]]
-# Takes parts, which are sequences of items, and yields the rows of each, so that it can read the next one meanwhile.
+# From parts (sequences of items) to the rows of each; an iterator, so that the next part can be read meanwhile.
 Make = Callable[[Iterable[Items]], Iterable[Rows]]
-# Loads a model, or whatever else the work needs, where it is done; pickles for the engines with other processes.
+# Loads the model or other resources in the process that works; must pickle for engines with other processes.
 Load = Callable[[], Make]
 Engine = Callable[[Load, Sequence[Items]], Iterator[tuple[int, Rows]]]
 
 
 class PartFolder:
-    """The finished parts of a run; `meta` is claimed with the first part, and another one is refused.
+    """The finished parts of a run; the first part writes `meta`, and a run with another `meta` is refused.
 
-    `writing` are options of `pyarrow.parquet.write_table`.
+    `writing` holds options of `pyarrow.parquet.write_table`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PartFolder:
         meta: Mapping[str, Any],
         schema: pa.Schema | None = None,
         *,
-        rows_per_group: int | None = None,  # Few where rows are large, for `iter_ordered`.
+        rows_per_group: int | None = None,  # Choose few if rows are large; `iter_ordered` reads whole groups.
         **writing: Any,
     ):
         self.folder = Path(folder) / "parts"
@@ -70,9 +70,9 @@ class PartFolder:
             different = [name for name in {**before, **self._meta} if before.get(name) != self._meta.get(name)]
             if different:
                 changes = "; ".join(f"{key} was {before.get(key)!r}, is {self._meta.get(key)!r}" for key in different)
-                found = f"{folder} holds results of another run ({changes})"
+                found = f"{folder} has results of another run ({changes})"
                 raise ValueError(f"{found}; use another output_dir or delete it.")
-        # The last part first, which has the newest rows.
+        # Newest rows first.
         self._paths = [path for path in sorted(self.folder.glob("part-*.parquet"), reverse=True) if is_whole(path)]
         self._next = max((int(path.stem.partition("-")[2]) for path in self._paths), default=-1) + 1
 
@@ -86,10 +86,10 @@ class PartFolder:
 
         if not self._claim_path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            # All processes of a run claim its folder.
+            # Every process of a run writes this file.
             write_file(self._claim_path, json.dumps(self._meta, indent=2) + "\n", is_shared=True)
         path = self.folder / f"part-{self._next + number:06d}.parquet"
-        # Of rows without a schema, pyarrow would take the columns of the first.
+        # Without a schema, pyarrow would take the columns of the first row.
         names = self._schema.names if self._schema else {name: None for row in rows for name in row}
         columns = {name: [row.get(name) for row in rows] for name in names}
         table = pa.table(columns, schema=self._schema)
@@ -99,14 +99,14 @@ class PartFolder:
         self._paths.insert(0, path)
 
     def iter_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the newest row of each item, a part at a time, the last part first."""
+        """Yield the newest row of each item, part by part, the last part first."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         seen: set[Any] = set()
         for path in sorted(self._paths, reverse=True):
             wanted = None if columns is None else ["item", *columns]
-            # Columns that only other rows have are absent here.
+            # This part may lack columns of other parts.
             known = set(pq.read_schema(path).names)
             table = pq.read_table(path, columns=wanted and [name for name in wanted if name in known])
             items = table["item"].to_pylist()
@@ -147,7 +147,7 @@ class PartFolder:
     def find_pending(
         self, items: Iterable[Any], has_changed: Callable[[Rows], Iterable[bool]] | None = None, *columns: str
     ) -> list[Any]:
-        """Return the items that have no row, or one that `has_changed`, which gets rows with these columns."""
+        """Return the items without a row, or with a row that `has_changed`; it gets rows with these columns."""
         wanted = set(items)
         kept: set[Any] = set()
         for table in self.iter_tables(columns):
@@ -158,12 +158,12 @@ class PartFolder:
 
 
 def choose_size(num_items: int) -> int:
-    """Return the number of scored items in a part: a kill costs little, and a million items make a thousand files."""
+    """Return the number of scored items per part: a kill costs little, and a million items make a thousand files."""
     return max(_MIN_ITEMS, num_items // _MAX_PARTS)
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a part can be read; a damaged one is logged."""
+    """Return whether a part can be read; log a damaged one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -172,7 +172,7 @@ def is_whole(path: Path) -> bool:
             for _ in file.iter_batches(use_threads=False):
                 pass
     except (pa.ArrowException, OSError) as error:
-        logger.warning("%s: is damaged (%s); its rows are made again.", path, " ".join(str(error).split())[:200])
+        logger.warning("%s: damaged (%s); its rows are computed again.", path, " ".join(str(error).split())[:200])
         return False
     return True
 
@@ -180,7 +180,7 @@ def is_whole(path: Path) -> bool:
 def run_parts(
     folder: PartFolder, pending: Items, load: Load, size: int, engine: Engine | None = None, *, label: str, unit: str
 ) -> float:
-    """Make the rows of pending items and write each part as it is done; return the seconds that it took."""
+    """Make the rows of pending items and write each finished part; return the time in seconds."""
     from tqdm.auto import tqdm
 
     start = time.perf_counter()
@@ -194,7 +194,7 @@ def run_parts(
 
 
 def run_here(load: Load, parts: Sequence[Items]) -> Iterator[tuple[int, Rows]]:
-    """Make the parts one after the other in this process."""
+    """Make the parts one by one in this process."""
     yield from enumerate(load()(parts))
 
 
@@ -205,11 +205,11 @@ class Processes:
     num_workers: int
 
     def __call__(self, load: Load, parts: Sequence[Items]) -> Iterator[tuple[int, Rows]]:
-        """Yield each part as it is done; after an error, running parts finish and waiting parts are cancelled."""
+        """Yield each finished part; after an error, running parts finish and waiting parts are cancelled."""
         if self.num_workers <= 1 or len(parts) <= 1:
             yield from run_here(load, parts)
             return
-        # A fork of this process would leave the threads of the synthesizers' runtimes locked.
+        # A fork would keep locks of the synthesizers' threads.
         context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         pool = ProcessPoolExecutor(self.num_workers, context, initializer=_start_worker, initargs=(load,))
         try:
@@ -217,7 +217,7 @@ class Processes:
             for future in as_completed(futures):
                 yield futures.pop(future), future.result()
         except BrokenProcessPool as error:
-            reason = "a worker process was killed, perhaps for lack of memory"
+            reason = "a worker process was killed, perhaps because memory ran out"
             raise UserError(f"{reason}; lower num_workers and run the same command again to resume.") from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -232,7 +232,7 @@ def _start_worker(load: Load) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker with its parent: it holds both ends of the queue, and would wait forever."""
+    """End this worker with its parent: it has both ends of the queue and would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -246,14 +246,14 @@ def _make_part(part: Items) -> Rows:
 
 @dataclass(frozen=True)
 class OnRay:
-    """The engine that makes parts on the Ray cluster that is open, in `num_actors` actors."""
+    """The engine that makes parts in `num_actors` actors on the connected Ray cluster."""
 
     num_actors: int
-    num_cpus: float = 1.0  # Of each actor.
+    num_cpus: float = 1.0  # Per actor.
     num_gpus: float = 0.0
 
     def __call__(self, load: Load, parts: Sequence[Items]) -> Iterator[tuple[int, Rows]]:
-        """Yield each part as it is done; actors and tasks of a node that dies are started again elsewhere."""
+        """Yield each finished part; if a node dies, Ray restarts its actors and tasks elsewhere."""
         import ray
 
         blocks = [{"number": number, "part": _Box(part)} for number, part in enumerate(parts)]
@@ -272,16 +272,16 @@ class OnRay:
 
 @dataclass(frozen=True)
 class _Box:
-    """Keeps its content as it is, where Ray would make arrays of lists."""
+    """Protects its content: Ray would turn lists into arrays."""
 
     content: Any
 
 
 class _Actor:
-    """Makes parts in the working directory of the driver; errors travel as results, which Ray would wrap in texts."""
+    """Makes parts in the driver's working directory; returns errors as results: Ray would wrap them in text."""
 
     def __init__(self, load: Load, folder: str):
-        # Another machine may not have it, and need none.
+        # Another machine may not have this folder, and may not need it.
         with suppress(OSError):
             os.chdir(folder)
         self._load = load

@@ -1,4 +1,4 @@
-"""Read settings in YAML, and make dataclasses of them; a field's `metadata` may have a `minimum`."""
+"""Read YAML settings into dataclasses; a field's `metadata` may have a `minimum`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Settings = TypeVar("_Settings")
 
 
 def parse_yaml(text: str, label: str) -> Any:
-    """Return the value of a YAML text; refuse a key that is given twice, and what YAML 1.1 reads as another value."""
+    """Parse YAML; refuse duplicate keys, and numbers that YAML 1.1 reads as another value."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -28,11 +28,11 @@ def parse_yaml(text: str, label: str) -> Any:
             return super().construct_mapping(node, deep=deep)
 
         def construct_number(self, node: Any) -> Any:
-            """Return a number; refuse octal `010` and `1:30`, which is 90."""
+            """Return a number; refuse octal `010` and `1:30` (90 in YAML 1.1)."""
             kind = node.tag.rpartition(":")[2]
             value = getattr(self, f"construct_yaml_{kind}")(node)
             if ":" in node.value or (kind == "int" and re.match(r"[-+]?0[0-7_]", node.value)):
-                problem = f"reads {node.value} as {value}; write that number, or {node.value!r} in quotes for a text"
+                problem = f"reads {node.value} as {value}; write that number, or {node.value!r} in quotes"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             return value
 
@@ -52,14 +52,14 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def require_mapping(values: Any, label: str) -> None:
     if not isinstance(values, Mapping):
-        raise ValueError(f"{label}: holds {type(values).__name__}; a mapping of settings is needed.")
+        raise ValueError(f"{label}: found {type(values).__name__}; give a mapping of settings.")
 
 
 def require_known(names: Collection[Any], known: Collection[str], label: str, *, is_listed: bool = True) -> None:
-    """Raise `ValueError` with the nearest known key if a key is unknown; `label` names the mapping."""
+    """Raise `ValueError` for an unknown key, with the nearest known one; `label` names the mapping."""
     if unknown := sorted(map(str, set(names) - set(known))):
         near = get_close_matches(unknown[0], map(str, known), n=1)
-        listed = f"; known are {list(known)}" if is_listed or not near else ""
+        listed = f"; known keys: {list(known)}" if is_listed or not near else ""
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(f"{label}: unknown keys {unknown}{listed}{hint}")
 
@@ -72,11 +72,11 @@ def require_minimums(settings: Any, label: str = "") -> None:
 
 
 def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
-    """Make a dataclass, and those in its fields, from a mapping; an error names `label`, key, value, nearest key."""
+    """Make a dataclass and its nested ones from a mapping; an error names `label`, key, value, nearest key."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     require_mapping(values, label)
-    # In a tuple, because pydantic takes no configuration beside a dataclass.
+    # In a tuple, because pydantic does not accept a configuration for a dataclass.
     rules = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     adapter: TypeAdapter[Any] = TypeAdapter(tuple[kind], config=rules)  # type: ignore[valid-type]
     try:
@@ -95,7 +95,7 @@ def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
 
 
 def _list_fields(schema: Any) -> Iterator[str]:
-    """Yield the names of the fields of all dataclasses in a schema of pydantic."""
+    """Yield the field names of all dataclasses in a pydantic schema."""
     if isinstance(schema, dict) and schema.get("type") == "dataclass-field":
         yield schema["name"]
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -103,7 +103,7 @@ def _list_fields(schema: Any) -> Iterator[str]:
 
 
 def explain_error(error: Exception, depth: int = 0) -> str:
-    """Return the message of an error in one line; of a pydantic error, each field below a depth with its value."""
+    """Return an error as one line; a pydantic error lists each field below `depth` with its value."""
     if not hasattr(error, "errors"):
         return str(error)
     lines = []
@@ -116,7 +116,7 @@ def explain_error(error: Exception, depth: int = 0) -> str:
 
 
 def explain_yaml(value: Any) -> str:
-    """Return what to write in YAML, which reads `no`, numbers and dates as no text."""
+    """Return the YAML remedy for a value that should be text: YAML does not read `no`, numbers and dates as text."""
     if isinstance(value, bool):
         return f": put it in quotes, as in {'yes' if value else 'no'!r}"
     return ": put it in quotes" if isinstance(value, (int, float, date)) else ""

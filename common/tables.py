@@ -1,4 +1,4 @@
-"""Numbers as text, tables of them, and text from data as Markdown; pages make HTML of the same tables."""
+"""Format numbers and tables, and escape data for Markdown; pages render the same tables as HTML."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def render_html(markdown: str) -> str:
 
 
 class Cell(NamedTuple):
-    """A value with what is below it, such as its interval, a mark beside it, and the style of a check."""
+    """A value, a note below it such as its interval, a mark beside it, and the style of a check."""
 
     value: Any
     note: str = ""
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table; the columns in `words` hold text, the others numbers. See `evaluation.report.page` for the styles."""
+    """A table; the columns in `words` have text, the others numbers. `evaluation.report.page` has the styles."""
 
     title: str
     head: Sequence[str]
@@ -70,7 +70,7 @@ class Table(NamedTuple):
     def to_markdown(self, group: str = "") -> str:
         """Return the table as Markdown, notes and marks in brackets; group rows become a column called `group`.
 
-        Of the style `stacked`, notes are rows below their values, which keeps it narrow.
+        In the style `stacked`, notes are rows below their values, so that the table stays narrow.
         """
         heading, rows = "", []
         for row in self.rows:
@@ -96,7 +96,7 @@ def _bracket(text: str) -> list[str]:
 def render_markdown_table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1, *, pad: bool = False
 ) -> list[str]:
-    """Render a table like `render_table`, of cells that are Markdown already."""
+    """Render a table like `render_table`; the cells are Markdown already."""
     rule = ["---" if index < num_left else "--:" for index in range(len(head))]
     table = [list(map(str, row)) for row in (head, rule, *rows)]
     if pad:
@@ -113,7 +113,7 @@ def _pad(column: Sequence[str], is_left: bool) -> list[str]:
 def render_table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1, *, pad: bool = False
 ) -> list[str]:
-    """Render a Markdown table, `num_left` text columns before numbers; cells, which come from data, are escaped."""
+    """Render a Markdown table with `num_left` text columns before the numbers; cells are escaped."""
     escaped_head, *escaped_rows = ([escape_markdown(cell) for cell in row] for row in (head, *rows))
     return render_markdown_table(escaped_head, escaped_rows, num_left, pad=pad)
 
@@ -123,7 +123,7 @@ def format_percent(value: float | None, digits: int = 2) -> str:
 
 
 def format_interval(bounds: Sequence[float] | None) -> str:
-    """Return the bounds in percent; one recording has none."""
+    """Return the bounds in percent; a single recording has no interval."""
     return "no interval" if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
 
 
@@ -169,7 +169,7 @@ def _join_lines(value: Any) -> str:
 
 
 def make_html_environment(*folders: Path) -> jinja2.Environment:
-    """Return an environment of templates; of two with one name the earlier folder's is taken."""
+    """Return an environment of templates; if two have one name, the earlier folder wins."""
     import jinja2
 
     return jinja2.Environment(

@@ -1,8 +1,8 @@
 """Build a data set of preference pairs: sources -> splits -> pairs -> Parquet with a card and a report.
 
-Finished pairs stay in part files until the last shard is written: a killed build resumes, and another configuration
-makes only the pairs that differ. The same configuration gives the same report, byte for byte, and the same shards if
-the synthesizers are deterministic.
+Finished pairs stay in part files until the last shard is written: a killed build resumes, and a changed configuration
+makes only the pairs that differ. The same configuration gives the same report, byte for byte, and with deterministic
+synthesizers the same shards.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from .sources import read_source
 
 
 logger = logging.getLogger(__name__)
-# Settings that may differ between two builds of the same data set.
+# Settings that do not change the data set.
 _PLACES = ("output_dir", "work_dir", "num_workers", "engine")
 _PARTS = ".parts"
-# The first that fits.
+# The first that applies.
 _SKIP_KINDS: dict[type[Exception], str] = {
     pairing.NoReference: "no_reference_clip",
     SilentAudioError: "silent_audio",
@@ -66,11 +66,11 @@ Item = Episode | ScriptPair
 class SourceConfig:
     name: str
     path: str | None = None
-    limit: int | None = None  # Number of its first episodes.
+    limit: int | None = None  # Use only this many episodes, from the first.
     options: Mapping[str, Any] = field(default_factory=dict)
-    # Enhance its clips with the pipeline's enhancement, as the paper does for MELD and DailyTalk.
+    # Enhance the clips with the pipeline's enhancement, as the paper does for MELD and DailyTalk.
     enhance: bool = False
-    # What synthetic speech goes through first; None: the source's codings, and nothing where `channel` is None.
+    # Codings for synthetic speech; None: the source's codings, or none if `channel` is None.
     native_coding: Sequence[str] | None = None
 
 
@@ -79,22 +79,22 @@ class BuildConfig:
     # Name the folder `sdiareward` for `load_dataset("sdiareward")`.
     output_dir: Annotated[str, Field(min_length=1)]
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
-    # By criterion; the entry `joint` speaks scripts of `families`.
+    # By criterion; the entry `joint` is for scripts of `families`.
     synthesizers: Annotated[dict[str, SynthesizerSpec], Field(min_length=1)]
-    # Also `script_voices`, a pool of voices for scripts.
+    # Also `script_voices`, the pool of voices for scripts.
     synthesizer_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     families: dict[str, FamilySpec] = field(default_factory=dict)  # Pairs about the conversation; the paper has none.
-    # None as in the paper; on by default, because a model learns a recording's channel before its speech.
+    # None: as in the paper. On by default, because a model learns the channel before the speech.
     channel: ChannelSettings | None = field(default_factory=ChannelSettings)
-    validation: float = 0.1  # Share of each source's episodes, as `test`.
+    validation: float = 0.1  # Share of each source's episodes; likewise `test`.
     test: float = 0.2
     seed: int = 0
     pipeline: Mapping[str, Any] | None = None
-    # Of synthetic turns, by the recogniser of `pipeline`; None: not recognised.
+    # Word error rate of synthetic turns, measured by the recogniser of `pipeline`; None: no check.
     max_wer: Annotated[float, Field(ge=0)] | None = None
-    work_dir: str | None = None  # Of the pipeline; `<output_dir>-work` by default.
+    work_dir: str | None = None  # Work directory of the pipeline; `<output_dir>-work` by default.
     engine: EngineName = "datasets"
-    num_workers: Annotated[int, Field(ge=1)] = 2  # At least one per server of a synthesizer; ignored on a Ray cluster.
+    num_workers: Annotated[int, Field(ge=1)] = 2  # At least one per synthesizer server; ignored on a Ray cluster.
 
     def __post_init__(self) -> None:
         validate_families(self.families)
@@ -105,7 +105,7 @@ class BuildConfig:
 
 
 def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
-    """Read a build's YAML file; `pipeline` may name a file beside it, and an override of None is ignored."""
+    """Read a build's YAML file; `pipeline` may name a file beside it; an override of None is ignored."""
     values = yaml_settings.read_mapping(path) | {key: value for key, value in overrides.items() if value is not None}
     if isinstance(families := values.get("families") or {}, Mapping):
         values["families"] = {name: entry or {} for name, entry in families.items()}
@@ -142,7 +142,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
         raise ValueError(f"synthesizers {missing} need `pip install` or synthesizer_options; or remove them.")
 
     def has_changed(pair_id: str, note: Mapping[str, Any]) -> bool:
-        # A pair that was skipped is made again; one of recordings that are missing now is kept.
+        # A skipped pair is made again; a pair whose recordings are now missing is kept.
         return "skipped" in note or contents[pair_id] not in (None, note["content"])
 
     # Whisper's prompt of fillers is for spontaneous speech.
@@ -159,8 +159,8 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     more = {"plan_id": plan_id, "joined": joined, "noted": [noted[key] for key in sorted(noted)]}
     report = write_report(output, counts, skipped, settings, **more)
     if any(skip.kind == "missing_audio" for skip in skipped_pairs):
-        # The file was there when the sources were read. Once it is back, only its pairs are made.
-        logger.warning("%s: recordings have vanished; when they are back, run the same command again.", output)
+        # The file existed when the sources were read. A rerun makes only its pairs.
+        logger.warning("%s: recordings were deleted during the build; restore them and run it again.", output)
     else:
         shutil.rmtree(output / _PARTS, ignore_errors=True)
     return report
@@ -171,7 +171,7 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
     items = list(_read_items(config, skipped, dry_run))
     if not items and not dry_run:
         names, reasons = [source.name for source in config.sources], [skip.reason for skip in skipped[:3]]
-        raise ValueError(f"the sources {names} hold no usable episode: {reasons}.")
+        raise ValueError(f"the sources {names} have no usable episodes: {reasons}.")
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     files: dict[tuple[str, str], list[str]] = {}
     for episode in episodes:
@@ -180,13 +180,13 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
     _hash_recording.cache_clear()
     joined, counts = join_groups(files, _hash_recording)
     for index, item in enumerate(items):
-        # A dialogue gets the id of the group that its group is joined to.
+        # A dialogue gets the id of its joined group.
         if isinstance(item, Episode) and joined.get(unit := split_unit(item), unit) != unit:
             items[index] = replace(item, known_group_id=make_stable_id(*joined[unit]))
     shares = {"validation": config.validation, "test": config.test}
     assignment = assign_splits(episodes, joined, **shares, seed=config.seed)
     if empty := [split for split, share in shares.items() if share and split not in assignment.values()]:
-        text = "%s get no pairs: the sources have %d groups that share no recording; give more, or larger shares."
+        text = "%s have no pairs: the sources have %d groups without shared recordings; add data or raise the shares."
         logger.warning(text, empty, len({joined.get(unit, unit) for unit in assignment}))
     shared = (config.channel, config.seed, config.synthesizer_options)
     plans = list(pairing.plan_pairs(items, assignment, config.synthesizers, *shared))
@@ -195,7 +195,7 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
 
 
 def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Item]:
-    """Yield the valid episodes and scripts; append the others to `skipped`."""
+    """Yield valid episodes and scripts; append invalid ones to `skipped`."""
     seen: set[tuple[str, str]] = set()
     for item in _read_sources(config, skipped, dry_run):
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
@@ -226,9 +226,9 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
                 break
             count += 1
             if source.enhance and not isinstance(item, Episode):
-                raise ValueError(f"sources: {source.name} has `enhance`, which is for dialogues of clips; remove it.")
+                raise ValueError(f"sources: {source.name} has `enhance`, which needs dialogues of clips; remove it.")
             if not isinstance(item, ScriptPair):
-                # The codings that its synthetic speech gets, as its row will name them.
+                # The codings of its synthetic speech, as named in its row.
                 coding = source.native_coding if config.channel or source.native_coding is not None else ()
                 item = item if coding is None else replace(item, native_coding=tuple(coding))
             elif source.native_coding is not None:
@@ -249,7 +249,7 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
 
 
 def _hash_plan(plan: PairPlan, max_wer: float | None) -> str | None:
-    """Return a hash of what the id of a pair does not show, such as its recordings; None if one is missing."""
+    """Hash everything that the pair's id does not cover, such as its recordings; None if one is missing."""
     voices = pairing.draw_voices(plan.script_voices, plan.pair_id).values()
     files = [*_list_files(plan.chosen), *_list_files(plan.rejected), *(voice.audio for voice in voices)]
     hashes = [_hash_recording(file) for file in files]
@@ -276,7 +276,7 @@ def _hash_recording(audio: str) -> str | None:
 def _make_pair(
     words: WordErrors | None, max_wer: float, plan: PairPlan, content: str | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return a pair with the notes on it, or the reason if it is skipped."""
+    """Return a pair with notes, or the reason it is skipped."""
     try:
         row = make_row(plan)
         for side in SIDES if words else ():

@@ -22,12 +22,12 @@ from .pairing import BenchSettings
 
 BUILD = make_app(
     "build",
-    "Build a data set of preference pairs from recordings; its commands fetch, filter, release and describe data.\n\n"
-    "Every command ends with a summary of pairs, hours and skipped items by reason; --strict exits with 1 if an\n"
-    "item was skipped. docs/build_data.md is the guide.",
+    "Build a data set of preference pairs from recordings; other commands fetch, filter, release, describe data.\n\n"
+    "Every command prints a summary: pairs, hours, and skipped items by reason. With --strict, a skipped item gives\n"
+    "exit status 1. The guide is docs/build_data.md.",
     help_epilogue=MANIFEST_HELP,
 )
-CHATREWARD = make_app("chatreward", "Build ChatReward, the scored dialogues that WavReward is trained on.")
+CHATREWARD = make_app("chatreward", "Build ChatReward, the scored dialogues for training WavReward.")
 BUILD.command(CHATREWARD)
 _LABELS = ("criterion", "subset", "source", "synthesizer")
 
@@ -38,7 +38,7 @@ class RunArguments:
     """How a command of the builder runs.
 
     Args:
-        strict: Exit with 1 if anything was skipped.
+        strict: Exit with 1 if an item was skipped.
         dry_run: Only print the plan.
     """
 
@@ -67,10 +67,10 @@ def build(
     """Build a data set of preference pairs.
 
     Args:
-        config: YAML file: the fields of BuildConfig.
-        output_dir: Folder to write instead of the config's.
-        num_workers: Processes.
-        engine: What runs the pipeline of long recordings and makes the pairs.
+        config: YAML file with the fields of BuildConfig.
+        output_dir: Output folder; overrides the config.
+        num_workers: Number of processes.
+        engine: Engine for the pipeline and the pairs.
     """
     from . import builder
     from .builder import read_build_config
@@ -81,16 +81,16 @@ def build(
 
 @BUILD.command
 def fetch(*, config: Path, run: RunArguments = RUN) -> int:
-    """Obtain recordings (youtube), or scripts or scenarios (a language model).
+    """Download recordings (youtube), or write scripts or scenarios with a language model.
 
     Args:
-        config: YAML file with one mapping. youtube: fields of FetchSettings. scripts: output (a JSONL file), endpoint,
+        config: YAML file with one key. youtube: fields of FetchSettings. scripts: output (a JSONL file), endpoint,
             scenarios, prompt_file, fields of ScriptSettings. chatreward: output, endpoint, prompt_file, fields of
             ScenarioSettings.
     """
     given = read_mapping(config)
     if len(given) != 1 or not set(given) <= {"youtube", "scripts", "chatreward"}:
-        raise ValueError(f"{config}: has {list(given)}; exactly one of youtube, scripts and chatreward must be given.")
+        raise ValueError(f"{config}: has {list(given)}; give exactly one of youtube, scripts and chatreward.")
     [(kind, values)] = given.items()
     label = f"{config}: {kind}"
     if kind == "youtube":
@@ -113,7 +113,7 @@ def _fetch_recordings(values: Any, label: str, is_dry: bool) -> list[Skipped]:
     with lock_folder(settings.output_dir):
         report = fetch(settings)
     sys.stdout.write(
-        f"{settings.output_dir}: {len(report.fetched)} fetched, {report.num_present} there before, "
+        f"{settings.output_dir}: {len(report.fetched)} fetched, {report.num_present} already present, "
         f"{report.num_other_titles} with other titles, {len(report.skipped)} skipped\n"
     )
     return report.skipped
@@ -127,7 +127,7 @@ def _write_by_model(kind: str, values: Any, label: str, is_dry: bool) -> list[Sk
     from .sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
 
     if not isinstance(values, dict) or not {"output", "endpoint"} <= set(values):
-        raise ValueError(f"{label} needs output, a JSONL file, and endpoint, with at least a model.")
+        raise ValueError(f"{label} needs output (a JSONL file) and endpoint (with at least a model).")
     rest = dict(values)
     output, endpoint = Path(rest.pop("output")), make_settings(ChatSettings, rest.pop("endpoint"), f"{label}.endpoint")
     client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
@@ -162,13 +162,13 @@ def filter(
     output_dir: str | None = None,
     run: RunArguments = RUN,
 ) -> int:
-    """Apply the rules, a judge's scores and its labels to a data set.
+    """Filter a data set by rules and a judge's scores, and add the judge's labels.
 
     Args:
-        folder: Data set folder, as build writes it; by default the config's.
-        config: YAML file: judge (fields of ChatSettings), filter (fields of FilterSettings), annotate, prompt_file,
-            cache_dir; without a judge only the rules apply.
-        output_dir: Folder to write.
+        folder: Data set folder, as written by build; by default the config's.
+        config: YAML file with judge (fields of ChatSettings), filter (fields of FilterSettings), annotate,
+            prompt_file, cache_dir. Without a judge, only the rules apply.
+        output_dir: Output folder.
     """
     from .pairing.filtering import FilterConfig, filter_folder
 
@@ -185,8 +185,8 @@ def bench(folder: Path, /, *, output_dir: Path, settings: BenchSettings = BENCH,
     """Draw the stratified benchmark and isolate it from training (appendix B.1).
 
     Args:
-        folder: Data set folder, as build or filter writes it.
-        output_dir: Folder to write.
+        folder: Data set folder, as written by build or filter.
+        output_dir: Output folder.
     """
     from .pairing.splits import draw_bench, make_bench
     from .reports.data_card import summarise_skipped
@@ -210,14 +210,14 @@ def release(
     phone_region: list[str] | None = None,
     run: RunArguments = RUN,
 ) -> int:
-    """Write the audio-free metadata release of a data set.
+    """Write a metadata release of a data set, without audio.
 
     Args:
-        folder: Data set folder, as build writes it.
-        output_dir: Folder to write.
-        audio_root: [SOURCE=]DIR: folder of the recordings, DIR/SOURCE/..., or the folder of one source.
-        names: Text file of names to remove, one per line (uploaders).
-        phone_region: Country of phone numbers without +.
+        folder: Data set folder, as written by build.
+        output_dir: Output folder.
+        audio_root: [SOURCE=]DIR: folder with the recordings as DIR/SOURCE/..., or the folder of one source.
+        names: Text file with names to remove, one per line, such as uploaders.
+        phone_region: Country for phone numbers without +.
     """
     from .release.release import AudioRoots, release
     from .release.scrubbing import DEFAULT_REGIONS
@@ -247,11 +247,11 @@ def reconstruct(
 
     Args:
         folder: Folder of the metadata release.
-        output_dir: Data set folder to write.
-        audio_root: [SOURCE=]DIR: folder of the recordings, DIR/SOURCE/..., or the folder of one source.
-        allow_reencoded: Accept recordings that were encoded with another codec.
-        synthesizer_options: YAML file: options by synthesizer, such as an endpoint's address.
-        num_workers: Processes.
+        output_dir: Output folder for the data set.
+        audio_root: [SOURCE=]DIR: folder with the recordings as DIR/SOURCE/..., or the folder of one source.
+        allow_reencoded: Accept recordings in another encoding.
+        synthesizer_options: YAML file with options by synthesizer, such as the address of an endpoint.
+        num_workers: Number of processes.
     """
     from .release.release import AudioRoots, reconstruct
 
@@ -271,12 +271,12 @@ def reconstruct(
 def stats(
     folder: Path, /, *, output_dir: Path | None = None, split: Literal["train", "validation", "test"] | None = None
 ) -> None:
-    """Describe a data set: Table 1, hours, turns and durations, and the panels of Figure 5.
+    """Describe a data set: Table 1, hours, turns, durations, and the panels of Figure 5.
 
     Args:
         folder: Data set folder.
-        output_dir: Folder for the tables and figures; by default the tables are printed.
-        split: Describe this split alone.
+        output_dir: Folder for tables and figures; by default tables are printed.
+        split: Describe only this split.
     """
     from .reports.data_card import compute_statistics, render_statistics, write_statistics
 
@@ -291,13 +291,13 @@ def stats(
 def build_chatreward(
     *, config: Path, output_dir: str | None = None, num_workers: int | None = None, strict: bool = False
 ) -> int:
-    """Synthesise the scenarios, filter, and write the data set; the same command resumes.
+    """Synthesise the scenarios, filter them, and write the data set; the same command resumes.
 
     Args:
-        config: YAML file: the fields of ChatRewardConfig.
-        output_dir: Folder to write instead of the config's.
-        num_workers: Processes.
-        strict: Exit with 1 when a sample is missing.
+        config: YAML file with the fields of ChatRewardConfig.
+        output_dir: Output folder; overrides the config.
+        num_workers: Number of processes.
+        strict: Exit with 1 if a sample is missing.
     """
     from .chatreward import builder
     from .chatreward.voices import read_config
@@ -309,12 +309,12 @@ def build_chatreward(
 
 
 def summarise_samples(report: Mapping[str, Any]) -> str:
-    """Return the summary of a build: samples, rejected lines, and missing samples by reason."""
+    """Summarise a build: samples, rejected lines, and missing samples by reason."""
     rejected = ", ".join(f"{kind} {count}" for kind, count in report["rejected_lines"].items())
     samples, hours = (sum(row[name] for row in report["samples"]) for name in ("samples", "hours"))
     lines = [
         f"{samples} samples, {hours:.2f} h",
-        f"lines rejected and tried with other voices: {rejected or 'none'}",
+        f"lines rejected and retried with other voices: {rejected or 'none'}",
         f"{len(report['skipped'])} samples missing",
     ]
     return "\n".join([*lines, *(f"  {kind}: {count}" for kind, count in report["drops"].items())])
@@ -322,12 +322,12 @@ def summarise_samples(report: Mapping[str, Any]) -> str:
 
 @CHATREWARD.command
 def rate(folder: Path, /, *, ratings: Path, output_dir: Path) -> None:
-    """Write the data set again with the scores of experts.
+    """Copy the data set with expert scores.
 
     Args:
         folder: Data set folder.
-        ratings: CSV: sample_id, rater, score and, to reject a sample, wrong.
-        output_dir: Folder to write.
+        ratings: CSV with sample_id, rater, score and, to reject a sample, wrong.
+        output_dir: Output folder.
     """
     from .chatreward.builder import merge_experts
 

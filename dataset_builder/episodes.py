@@ -1,4 +1,4 @@
-"""The data that sources and stages of the builder exchange: parts, turns, episodes, recordings, scripts."""
+"""The data types of the builder's sources and stages: parts, turns, episodes, recordings, scripts."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from sdiareward.chat_sdiareward import MAX_TEXT_CHARACTERS
 from sdiareward.pairs.schema import is_text, is_time, make_stable_id, validate_roles
 
 
-# Of the shorter of two turns of one recording; people interrupt each other, but rarely speak at the same time so long.
+# Share of the shorter of two turns of one recording; people interrupt each other, but rarely overlap for longer.
 MAX_OVERLAP = 0.5
-# Diarised turns are in the order of their starts, annotated ones up to a breath.
+# Diarised turns are ordered by start; annotated turns may start slightly early.
 _MAX_STEP_BACK_S = 0.5
 _EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
-# In the place of a synthesizer, where both sides of a pair are recordings.
+# Replaces the synthesizer's name if both sides of a pair are recordings.
 RECORDING = "recording"
-# In the place of a source, for turns that a synthesizer spoke.
+# Replaces the source's name for synthetic turns.
 SYNTHETIC = "synthetic"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a turn that was recorded in one go: its words, and its recording if there is one."""
+    """A continuously recorded stretch of a turn: its words, and its recording if there is one."""
 
     text: str
     audio: str | None = None
     start_s: float = 0.0  # In `audio`.
-    end_s: float | None = None  # None for the end of the recording.
+    end_s: float | None = None  # None: end of the recording.
     ref: str | None = None  # `source:path`, relative to the corpus; needed for a release.
 
 
@@ -46,21 +46,21 @@ class Turn:
 
 @dataclass(frozen=True)
 class Episode:
-    """An even number of alternating turns, as a source gives it."""
+    """An even number of alternating turns from a source."""
 
-    name: str  # Unique within its source and the same on every machine.
+    name: str  # Unique within its source, the same on every machine.
     source: str
     subset: str
-    group: str  # The recording or dialogue that it is cut from; never in two splits.
+    group: str  # The original recording or dialogue; never in two splits.
     turns: tuple[Turn, ...]
     primary: str
     secondary: str
     language: str
     license: str
-    split_group: str | None = None  # A coarser unit that is held out whole, such as a domain.
-    native_coding: tuple[str, ...] = ()  # The `channel.CODINGS` that its synthetic speech gets.
-    marks: tuple[tuple[int, str], ...] = ()  # Turn and mark of each that was taken out of its words.
-    known_group_id: str | None = None  # Of a released pair; its `group` is not published.
+    split_group: str | None = None  # A coarser unit that is held out as a whole, such as a domain.
+    native_coding: tuple[str, ...] = ()  # `channel.CODINGS` for its synthetic speech.
+    marks: tuple[tuple[int, str], ...] = ()  # Turn number and text of each removed mark.
+    known_group_id: str | None = None  # For a released pair, whose `group` is not published.
 
     @property
     def group_id(self) -> str:
@@ -72,7 +72,7 @@ class Episode:
 class Recording:
     """A long recording that the pipeline (section B.1) cuts into episodes."""
 
-    recording_id: str  # Unique within its source; names the files of the stages.
+    recording_id: str  # Unique within its source; used in file names of the stages.
     path: str
     ref: str
     source: str
@@ -84,14 +84,14 @@ class Recording:
 
 @dataclass(frozen=True)
 class ScriptPair:
-    """The same dialogue written and spoken, as text: the two sides of a colloquialness pair (section 3.1)."""
+    """One dialogue in written and in spoken style, as text: a colloquialness pair (section 3.1)."""
 
     written: Episode
     spoken: Episode
 
 
 class SkipError(Exception):
-    """Raised for an item that cannot be used; the caller, which has its name, reports it as `Skipped`."""
+    """Raised for an unusable item; the caller reports it as `Skipped`, with its name."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -99,37 +99,37 @@ class SkipError(Exception):
 
 
 class TurnTimesError(ValueError):
-    """Raised for turns that are not one after the other in their recording."""
+    """Raised for turns that are not in sequence in their recording."""
 
 
 def is_recorded(criterion: str, side: str, synthesizer: str) -> bool:
-    """Return whether a side of a pair is a recording, not synthetic."""
+    """Return whether a side of a pair is recorded, not synthetic."""
     return synthesizer == RECORDING or (criterion == "modality" and side == "chosen")
 
 
 def make_reference(source: str, path: str | Path) -> str:
-    """Return the reference of a recording, the same on every machine; path is relative to the corpus."""
+    """Return a machine-independent reference of a recording; `path` is relative to the corpus."""
     return f"{source}:{Path(path).as_posix()}"
 
 
 def split_reference(reference: str) -> tuple[str, str]:
     source, _, path = reference.partition(":")
     if not (source and path):
-        raise ValueError(f"reference {reference!r}: must read 'source:path'.")
+        raise ValueError(f"reference {reference!r}: must have the form 'source:path'.")
     return source, path
 
 
 def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
-    """Raise `ValueError` for an episode that is none; in a broken dialogue a turn may return or come too early."""
+    """Raise `ValueError` for an invalid episode; in a broken dialogue, turns may repeat or come too early."""
     from sdiareward.perturbations.channel import CODINGS
 
     label = f"{episode.source} episode {episode.name!s:.80}"
     for name in _EPISODE_TEXTS:
         if not is_text(value := getattr(episode, name)):
-            raise ValueError(f"{label}: {name} is {value!r:.80}; a text is needed.")
+            raise ValueError(f"{label}: {name} is {value!r:.80}; give text.")
     validate_roles([turn.role for turn in episode.turns], label)
     if unknown := [coding for coding in episode.native_coding if coding not in tuple(CODINGS)]:
-        raise ValueError(f"{label}: native_coding names {unknown!r:.80}; known are {sorted(CODINGS)}.")
+        raise ValueError(f"{label}: unknown native_coding {unknown!r:.80}; choose from {sorted(CODINGS)}.")
     for position, turn in enumerate(episode.turns):
         place = f"{label}: turn {position}"
         if not all(is_text(part.text) for part in turn.parts) or not turn.text.strip():
@@ -141,13 +141,13 @@ def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
                 raise TurnTimesError(f"{place} is from {start_s!r:.40} s to {end_s!r:.40} s; give 0 <= start < end.")
     for position, other, shared, step_s in () if is_broken else compare_spans(episode):
         if shared > MAX_OVERLAP:
-            raise TurnTimesError(f"{label}: turns {other} and {position} have {shared:.0%} in common; cut one.")
+            raise TurnTimesError(f"{label}: turns {other} and {position} overlap by {shared:.0%}; shorten one.")
         if step_s < -_MAX_STEP_BACK_S:
             raise TurnTimesError(f"{label}: turn {position} begins {-step_s:.2f} s before turn {other}; order them.")
 
 
 def compare_spans(episode: Episode) -> Iterator[tuple[int, int, float, float]]:
-    """Yield both turns, the share in common and the seconds between of each two parts of one recording."""
+    """Yield turn numbers, overlap and distance in seconds of each two parts of one recording."""
     earlier: dict[str, list[tuple[int, float, float]]] = {}
     for position, turn in enumerate(episode.turns):
         for part in (part for part in turn.parts if part.audio is not None):

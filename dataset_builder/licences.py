@@ -1,7 +1,7 @@
-"""Decide whether the audio of a row may be published, by its licence and by the corpora that it comes from.
+"""Decide whether the audio of a row may be published, by its licence and its corpora.
 
-A licence must be in `LICENCES`, and every corpus that a row refers to in `CORPORA`. A row's licence never overrules a
-corpus that forbids redistribution.
+The licence must be in `LICENCES` and every corpus of the row in `CORPORA`. A row's licence never overrides a corpus
+that forbids redistribution.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from .episodes import SYNTHETIC
 
 @dataclass(frozen=True)
 class Licence:
-    """A licence under which a cut, resampled and coded recording may be passed on."""
+    """A licence that allows redistribution of cut, resampled and coded recordings."""
 
     name: str
-    hub_id: str  # In the header of a card.
+    hub_id: str  # For the header of a card.
     notice: str | None = None  # File of `cards/notices` that must accompany the recordings.
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source of `dataset_builder`, and whether its recordings may be redistributed."""
+    """A source, and whether its recordings may be redistributed."""
 
     allows_audio: bool
     attribution: str | None = None  # Required by its licence.
 
 
-# Without the licences that forbid modified versions (ND): both sides of a pair are modified.
+# Licences that forbid modified versions (ND) are excluded, because both sides of a pair are modified.
 _SAME_ON_HUB = (
     *("Apache-2.0", "BSD-3-Clause", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "CC-BY-SA-3.0"),
     *("CC-BY-SA-4.0", "CC0-1.0", "CDLA-Permissive-2.0", "MIT"),
@@ -46,8 +46,8 @@ _KNOWN = [
 ]
 LICENCES = {licence.name.lower(): licence for licence in _KNOWN}
 _OUR_SCRIPTS = Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers.")
-# `folder` is the user's own audio and `sample` the bundled one: the row's licence decides. The paper passes on no
-# audio of the last three (ethics section), whatever a row says.
+# For `folder` (the user's audio) and `sample` (the bundled audio) the row's licence decides. The last three are never
+# redistributed, as in the paper (ethics section).
 CORPORA = {
     "amazon_queen": Corpus(
         True, "Flight of the Amazon Queen, (c) 1995 John Passfield and Steven Stamatiadis. Modified versions."
@@ -60,7 +60,7 @@ CORPORA = {
 
 
 def find_licence(name: str | None) -> Licence | None:
-    """Return the licence of that name, in any case, if it allows redistribution."""
+    """Return the licence of this name (case-insensitive) if it allows redistribution."""
     return LICENCES.get((name or "").strip().lower())
 
 
@@ -69,15 +69,15 @@ def find_corpus(name: str | None) -> Corpus | None:
 
 
 def find_redistribution_block(row: Mapping[str, Any]) -> str | None:
-    """Return the reason why the audio of a pair must not be published, or None if it may be."""
-    # For an unknown source name the licence decides. An unknown source in a reference is an error, for it names the
-    # origin of the recording.
+    """Return the reason why the audio of a pair must not be published; None if it may be."""
+    # For an unknown source, the licence decides. In a reference, an unknown source blocks publication, because it is
+    # the origin of the recording.
     if (corpus := find_corpus(row.get("source"))) and not corpus.allows_audio:
-        return f"the source {str(row['source']).strip().lower()} is not passed on"
+        return f"the source {str(row['source']).strip().lower()} must not be redistributed"
     parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
     for origin in {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}:
         if not ((corpus := find_corpus(origin)) and corpus.allows_audio):
-            return f"it refers to {origin.strip().lower()!r}, which is not passed on"
+            return f"it has audio from {origin.strip().lower()!r}, which must not be redistributed"
     if find_licence(row.get("license")) is None:
-        return f"the licence {row.get('license')!r} is not known to allow it"
+        return f"the licence {row.get('license')!r} is not known to allow redistribution"
     return None

@@ -1,9 +1,9 @@
-"""Take the marks of transcribers out of the words, as no synthesizer should read them: `[laughter]`, `<unk>`, `A:`.
+"""Remove transcribers' marks that synthesizers must not read, such as `[laughter]`, `<unk>` and `A:`.
 
-Removed: what is in square or curly brackets or is a tag; notes on sounds and scenes in parentheses or asterisks; a
-speaker at the beginning. Kept: other parentheses as they are, emphasis without its asterisks, and the words in the
-marks of corpora that document them: Switchboard's `[laughter-yes]`, `th[at]-` and `{F uh}`, its repairs `[I + I]`,
-Fisher's `((unsure))`, LDC's `%um`. A text without a mark stays as it is, byte for byte.
+Removed: text in square or curly brackets, tags, notes on sounds and scenes in parentheses or asterisks, a leading
+speaker name. Kept: other parentheses, emphasis without its asterisks, and the words in documented marks of corpora:
+Switchboard's `[laughter-yes]`, `th[at]-`, `{F uh}` and repairs `[I + I]`, Fisher's `((unsure))`, LDC's `%um`. A text
+without marks is unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.episodes import Episode, SkipError
 
 
-# Marks with words that stay, which are the group; then those without.
+# First marks with words to keep (the group), then marks without.
 _MARK = re.compile(
     r"\[(?i:laughter)-([^\[\]]+)\]|\[([^\[\]+]*\+[^\[\]]*)\]|(?<!\w)(\w+)\[\w+\]-|\{[A-Z] ([^{}]*)\}|\(\(([^()]*)\)\)|"
     r"(?<!\S)%([aehu]*[hm]+)\b|[\[【][^\[\]【】]*[\]】]|\{[^{}]*\}|&=\w+|[♪♫♬]|^\s*>>+|"
@@ -38,17 +38,17 @@ _SOUND = re.compile(
     r"笑声?|大笑|叹气|咳嗽?|掌声|音乐|拍手|ため息|웃음|박수)\b",
     re.IGNORECASE,
 )
-# Words of a speaker about a sound: "(and I laughed)".
+# A speaker's words about a sound: "(and I laughed)".
 _SAID = re.compile(
     r"^(?:and|or|but|not?|the|an?|my|your|that|which|with|as)\b|\b(?:i|you|we|it|is|are|was|to)\b", re.IGNORECASE
 )
 _MAX_NOTE_WORDS = 6
-# Of marks in marks, and of entities that were escaped again.
+# For nested marks, and for entities escaped twice.
 _MAX_DEPTH = 4
 
 
 def remove_marks(text: str) -> tuple[str, list[str]]:
-    """Return the words of a transcript, none if it has only marks, and the marks that were changed or removed."""
+    """Return the words of a transcript, empty if it has only marks, and the changed or removed marks."""
     found: list[str] = []
 
     def replace_by(mark: re.Match[str], words: str) -> str:
@@ -78,13 +78,13 @@ def remove_marks(text: str) -> tuple[str, list[str]]:
 
 
 def clean_episode(episode: Episode) -> Episode:
-    """Return an episode whose words have no marks; raise `SkipError` if a turn has no others."""
+    """Return an episode without marks; raise `SkipError` if a turn has no words left."""
     turns, marks = [], []
     for position, turn in enumerate(episode.turns):
         cleaned = [remove_marks(part.text) for part in turn.parts]
         found = [mark for _, marks_of_part in cleaned for mark in marks_of_part]
         if found and not any(words for words, _ in cleaned):
-            raise SkipError("no_words", f"turn {position} has marks only, {' '.join(found)!r:.80}; write its words.")
+            raise SkipError("no_words", f"turn {position} has only marks, {' '.join(found)!r:.80}; write its words.")
         marks += [(position, mark) for mark in found]
         parts = zip(turn.parts, cleaned, strict=True)
         turns.append(replace(turn, parts=tuple(replace(part, text=words) for part, (words, _) in parts)))
@@ -92,9 +92,9 @@ def clean_episode(episode: Episode) -> Episode:
 
 
 def note_marks(episode: Episode) -> Skipped | None:
-    """Return a note on the marks that were taken out of an episode."""
+    """Return a note on the marks removed from an episode."""
     if not episode.marks:
         return None
     name = f"{episode.source} {episode.name}, turn {episode.marks[0][0]}"
     listed = ", ".join(f"{mark!r:.40} of turn {position}" for position, mark in episode.marks)
-    return Skipped(name, "marks", f"{name}: {len(episode.marks)} marks are no words: {listed:.200}.")
+    return Skipped(name, "marks", f"{name}: removed {len(episode.marks)} marks: {listed:.200}.")

@@ -1,7 +1,7 @@
-"""The fingerprint of each recorded part and synthetic turn in a release, to check a copy by.
+"""Fingerprints of recorded parts and synthetic turns in a release, for checking copies.
 
-The digest is equal for the same samples only. Where it differs, coarse energies separate another encoding of the same
-recording, or its beginning, from another recording. Neither can be played.
+The digest identifies equal samples. If it differs, coarse energies separate another encoding of the recording, or its
+beginning, from a different recording. Neither can be turned back into audio.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ Kind = Literal["same", "reencoded", "truncated", "wrong"]
 
 _FRAME_SAMPLES = SAMPLING_RATE // 20
 _BAND_EDGES_HZ = (200, 500, 1000, 1800, 3200)
-# In half decibels below the loudest frame: codecs change what is softer.
+# In half decibels below the loudest frame; codecs change softer sounds.
 _RANGE = 80
-# Measured on 331 parts of the bundled sample: another encoding, from MP3 at 10 kbit/s to Opus at 24, correlates by
-# 0.95 or more (0.985 above 10 kbit/s); the same recording from 100 ms on by up to 0.85, another recording by 0.64 (the
-# 99th percentile: prompts are repeated). A copy that a codec delays by more than about 10 ms counts as another one.
+# Measured on 331 parts of the bundled sample: other encodings (from MP3 at 10 kbit/s to Opus at 24) correlate with at
+# least 0.95 (0.985 above 10 kbit/s), the recording without its first 100 ms with at most 0.85, other recordings with
+# 0.64 (99th percentile: prompts are repeated). A copy delayed by more than about 10 ms counts as another recording.
 MIN_CORRELATION = 0.9
 # Encoders add silence at both ends.
 TOLERANCE_S = 0.15
-# What copies are found by: shorter recordings of other words can correlate as copies do.
+# Limits for copies; short recordings of different words can correlate like copies.
 COPY_S = (2.0, 8.0)
 _BLOCK = 256
-# Padding at the end changes a correlation a little.
+# Padding at the end changes the correlation slightly.
 _MAYBE = MIN_CORRELATION - 0.1
 
 
 def describe(array: np.ndarray) -> dict[str, Any]:
-    """Return duration, level, digest and coarse energies of 16 kHz mono samples, before any channel."""
+    """Return duration, level, digest and coarse energies of 16 kHz mono samples, before channel matching."""
     samples = np.round(array * 2.0**15).astype("<i4").tobytes()
     return {
         "duration_s": array.size / SAMPLING_RATE,
@@ -50,7 +50,7 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 
 
 def measure_energies(array: np.ndarray) -> np.ndarray:
-    """Return the energy of each band of each 50 ms, in half decibels above -100 dBFS, frame by frame."""
+    """Return the energy per band and 50 ms frame, in half decibels above -100 dBFS."""
     frames = np.pad(array, (0, -array.size % _FRAME_SAMPLES)).reshape(-1, _FRAME_SAMPLES)
     spectrum = np.abs(np.fft.rfft(frames * np.hanning(_FRAME_SAMPLES))) ** 2 / _FRAME_SAMPLES**2
     edges = [round(hertz * _FRAME_SAMPLES / SAMPLING_RATE) for hertz in _BAND_EDGES_HZ]
@@ -59,7 +59,7 @@ def measure_energies(array: np.ndarray) -> np.ndarray:
 
 
 def correlate(expected: Sequence[int] | np.ndarray, found: Sequence[int] | np.ndarray) -> float:
-    """Return the correlation of the common beginning of two lists of energies, whatever their levels."""
+    """Return the level-independent correlation of the common beginning of two lists of energies."""
     size = min(len(expected), len(found))
     return float(_normalise(expected[:size]) @ _normalise(found[:size]))
 
@@ -72,9 +72,9 @@ def _normalise(energies: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def find_copies(recordings: Mapping[_Name, tuple[float, np.ndarray]]) -> Iterator[tuple[_Name, _Name]]:
-    """Yield the names of recordings, each with its seconds and energies, that are encodings of one recording.
+    """Yield the names of any two recordings (given with seconds and energies) that encode the same audio.
 
-    Only those of equal duration are compared, and not those shorter than the first of `COPY_S`.
+    Only recordings of equal duration, at least the first of `COPY_S`, are compared.
     """
     order = sorted((item for item in recordings.items() if item[1][0] >= COPY_S[0]), key=lambda item: item[1][0])
     seconds = [found for _, (found, _) in order]

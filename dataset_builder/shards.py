@@ -1,8 +1,8 @@
-"""The rows of a data set: made in parts, and kept in shards, `data/<criterion>/<split>-NNNNN-of-NNNNN.parquet`.
+"""The rows of a data set: made in parts, stored in shards, `data/<criterion>/<split>-NNNNN-of-NNNNN.parquet`.
 
-Neither side holds more than a few rows, however large the data set. Shards are written beside the old ones and take
-their place only when all are complete. Pairs whose audio may not be published have shards of their own, the last of a
-split, for `sdiareward push` sends whole shards.
+Memory holds only a few rows, however large the data set. New shards are written beside the old ones and replace them
+when all are complete. Pairs whose audio may not be published are in separate shards, the last of a split, because
+`sdiareward push` uploads whole shards.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     import datasets
 
 EngineName = Literal["datasets", "ray"]
-# Takes the number of parts, copies (None: as many as there is room for), and GPUs of each.
+# From the number of parts, copies (None: as many as fit), and GPUs per copy to an engine.
 ChooseEngine = Callable[[int, int | None, float], Engine]
-# From an item to its rows, and its notes as values of JSON; it is pickled for other processes.
+# From an item to its rows and its notes (JSON values); must pickle.
 MakeItem = Callable[..., tuple[Rows, dict[str, Any]]]
 SPLITS = ("train", "validation", "test")
 COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
 _HOURS = tuple(f"{side}_h" for side in SIDES)
 _ROWS_PER_SHARD, _ROWS_PER_GROUP = 200, 20
-# Neighbours often need the same speech, which a worker keeps; few enough that all workers end together.
+# Neighbours often share speech, which a worker caches; few enough that all workers end together.
 _ITEMS_PER_PART, _MIN_PARTS, _MAX_PARTS = 16, 64, 4096
-# A tenth is left for what Ray itself does.
+# A tenth remains for Ray itself.
 _CPUS_PER_ACTOR = 0.9
 
 
 @contextmanager
 def open_engines(name: EngineName, num_workers: int) -> Iterator[ChooseEngine]:
-    """Yield a function that returns an engine; Ray runs from the first one that has parts to the end."""
+    """Yield a function that returns an engine; Ray starts with the first engine that has parts."""
     with ExitStack() as stack:
 
         def choose(num_parts: int, num_copies: int | None = None, num_gpus: float = 0.0) -> Engine:
@@ -73,7 +73,7 @@ def make_parts(
     columns: datasets.Features | None = None,
     unit: str = "pair",
 ) -> PartFolder:
-    """Make the rows of each item that has none, or whose notes `has_changed`; a part has rows and notes in JSON."""
+    """Make the rows of items without rows or whose notes `has_changed`; a part has rows and notes as JSON."""
     import pyarrow as pa
 
     row = pa.struct(list(make_arrow_schema(columns or features())))
@@ -103,7 +103,7 @@ def _load(make: MakeItem) -> Make:
 def write_shards(
     parts: PartFolder, splits: Mapping[str, str], output: Path, columns: datasets.Features | None = None
 ) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Write the rows of the items of `splits`, in their order; return their counts and the notes."""
+    """Write the rows of the items in `splits`, in order; return their counts and notes."""
     notes = []
 
     def read() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -117,12 +117,12 @@ def write_shards(
 def list_paths(folder: Path) -> list[Path]:
     paths = sorted((folder / "data").rglob("*-of-*.parquet"))
     if not paths:
-        raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
+        raise FileNotFoundError(f"{folder}: has no data/<criterion>/<split>-*.parquet; build the data set first.")
     return paths
 
 
 def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `(split, row)` of every pair; without turn columns in `columns` no audio is read."""
+    """Yield `(split, row)` of every pair; audio is read only if `columns` has turns."""
     for path in list_paths(folder):
         yield from read_shard(path, columns)
 
@@ -137,7 +137,7 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> Iterator[tup
 
 
 def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return pairs, and hours of each side where rows have `chosen_h` and `rejected_h`, by the columns of a report."""
+    """Count pairs, and hours per side if rows have `chosen_h` and `rejected_h`, by the columns of a report."""
     tally: defaultdict[tuple[str, ...], Any] = defaultdict(Counter)
     for split, row in rows:
         found = tally[tuple(str(split if name == "split" else row.get(name)) for name in COUNTED)]
@@ -153,12 +153,12 @@ def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str,
 def write_rows(
     folder: Path, rows: Iterable[tuple[str, Mapping[str, Any]]], columns: datasets.Features | None = None
 ) -> list[dict[str, Any]]:
-    """Replace the shards of a folder by rows with their splits; return the counts. An error keeps the old shards."""
+    """Replace the shards of a folder with new rows; return the counts. An error keeps the old shards."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = make_arrow_schema(columns or features())
-    # By criterion, split, and whether the audio may not be published.
+    # By criterion, split, and whether publishing is blocked.
     pending: defaultdict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
     written: Counter[tuple[str, str, bool]] = Counter()
     files: dict[tuple[str, str, bool], Any] = {}

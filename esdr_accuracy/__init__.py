@@ -1,1 +1,1 @@
-"""Pairwise accuracy by subset: `pairwise` is the arithmetic, `esdr_accuracy` the `evaluate` module around it."""
+"""Pairwise accuracy by subset: `pairwise` has the arithmetic, `esdr_accuracy` is its `evaluate` module."""

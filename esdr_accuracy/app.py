@@ -1,6 +1,6 @@
-"""The metric's Space: type the rewards of some pairs, see the accuracies.
+"""The metric's Space: enter the rewards of some pairs and get the accuracies.
 
-`evaluate.utils.launch_gradio_widget` needs Gradio 3 (`gr.inputs`), so the page is made here.
+`evaluate.utils.launch_gradio_widget` needs Gradio 3 (`gr.inputs`), so this module builds the page.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _HEADS = ["column", "accuracy", "95% interval", "pairs", "groups", "ties"]
 
 
 def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Compute the table of the entered pairs; empty rows are skipped."""
+    """Compute the table for the entered pairs; empty rows are skipped."""
     pairs = []
     for number, row in enumerate((row for row in rows if any(cell not in ("", None) for cell in row)), start=1):
         try:
             pairs.append((float(row[0]), float(row[1]), str(row[2]).strip()))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"pair {number}: {error}; give two rewards, which are numbers, and a subset.") from error
+            raise ValueError(f"pair {number}: {error}; give two numeric rewards and a subset.") from error
     result = metric.compute(**{name: [pair[place] for pair in pairs] for place, name in enumerate(_INPUTS)})
     table = []
     for name, bounds in result["interval"].items():

@@ -1,7 +1,7 @@
 """Pairwise preference accuracy, per subset of ESDR-Bench, and as micro and macro averages.
 
-It is the fraction of pairs in which the chosen dialogue's reward is strictly greater than the rejected one's (Table 2
-of the SDiaReward paper).
+The accuracy is the fraction of pairs in which the chosen dialogue's reward is strictly greater than the rejected one's
+(Table 2 of the SDiaReward paper).
 """
 
 from inspect import cleandoc
@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 import evaluate
 
-# `evaluate` copies this file and the relative imports it can see, so each import is on its own line.
+# `evaluate` copies this file and relative imports on single lines.
 from .pairwise import NO_SUBSET, pairwise_accuracy
 
 
@@ -28,15 +28,15 @@ class EsdrAccuracy(evaluate.Metric):
         chosen (`list[float]`): Rewards of the preferred dialogues, one per pair.
         rejected (`list[float]`): Rewards of the other dialogues, in the same order.
         subset (`list[str]`, optional): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness"; by
-            default "all", which counts in "overall_micro" alone.
-        group_id (`list[str]`, optional): Recording that each pair comes from; intervals are over recordings.
+            default "all", which counts only in "overall_micro".
+        group_id (`list[str]`, optional): Original recording of each pair; intervals are over recordings.
         nan, missing, num_bootstrap, seed, confidence: See `pairwise.pairwise_accuracy`.
 
     Returns:
-        `dict`: Accuracies in 0-1 (higher is better; None where a subset is absent) under "wild", "semi_wild",
-        "scripted", "modality_micro", "modality_macro", "colloquialness", "overall_micro" and "overall_macro"; by the
-        same names under "num_pairs", "num_correct", "num_ties", "num_invalid", "num_groups", "interval" and
-        "interval_method" what stands behind each; and "missing_subsets".
+        `dict`: Accuracies in 0-1 (higher is better; None for an absent subset) under "wild", "semi_wild", "scripted",
+        "modality_micro", "modality_macro", "colloquialness", "overall_micro" and "overall_macro"; by the same names
+        "num_pairs", "num_correct", "num_ties", "num_invalid", "num_groups", "interval" and "interval_method"; and
+        "missing_subsets".
 
     Examples:
         >>> metric = evaluate.load("esdr_accuracy")
@@ -56,10 +56,10 @@ class EsdrAccuracy(evaluate.Metric):
 
     # `evaluate` adds its own text to this docstring.
     def compute(self, chosen: Any = None, rejected: Any = None, subset: Any = None, **options: Any) -> Any:
-        """Compute the accuracies; raise which column is missing."""
+        """Compute the accuracies; raise if a column is missing."""
         columns = {"chosen": chosen, "rejected": rejected, "subset": subset}
         missing = [name for name in ("chosen", "rejected") if columns[name] is None]
-        # Without any, those of `add` and `add_batch` count.
+        # Without columns, the values from `add` and `add_batch` are used.
         if missing and (len(missing) == 1 or subset is not None):
             raise ValueError(f"{', '.join(missing)} is missing; give a list with one entry per pair.")
         if subset is None and not missing and hasattr(chosen, "__len__"):

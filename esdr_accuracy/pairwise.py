@@ -1,19 +1,19 @@
 """Pairwise accuracy by subset with micro and macro averages, counts and intervals; NumPy only.
 
-A pair is right when `chosen > rejected` strictly (section 5.1 of the paper); a tie is wrong and counted.
+A pair is right if `chosen > rejected` strictly (section 5.1 of the paper); a tie is wrong and also counted.
 
 Notable choices:
 
-- Pairs cut from one recording are not independent, so intervals are over groups. Where every stratum (the set of
-  subsets a group has pairs in) has `MIN_BOOTSTRAP_GROUPS`, they are percentiles of a bootstrap that keeps the number
-  of groups of each stratum, so no draw lacks a subset. Groups with equal counts are exchangeable: drawing how often
-  each distinct row of counts occurs costs the same for a hundred pairs and for a million.
-- Percentiles of fewer groups cover too little. There the interval is Wilson's with Student's quantile for the number
-  of groups and with the number of trials that has the variance over groups, never more than the number of pairs.
-- Values without spread say nothing about uncertainty: 824 right of 824 is not certainty. There the interval is
-  Wilson's with the groups as trials. One group has no interval.
-- The bounds of a macro average without a bootstrap combine those of its members (MOVER, Zou and Donner, 2008): the
-  distance to a bound is the root of the summed squared distances, and their sum where members share groups.
+- Pairs from one recording are not independent, so intervals are over groups. If every stratum (the set of subsets in
+  which a group has pairs) has `MIN_BOOTSTRAP_GROUPS`, they are percentiles of a bootstrap that keeps the number of
+  groups per stratum, so that every draw has all subsets. Groups with equal counts are exchangeable, so drawing how
+  often each distinct row of counts occurs costs the same for a hundred pairs and for a million.
+- With fewer groups, percentiles are too narrow. Then we use a Wilson interval with Student's quantile for the number
+  of groups and the number of trials that has the variance over groups, at most the number of pairs.
+- Values without spread do not show certainty: 824 right of 824 is not certain. Then we use a Wilson interval with the
+  groups as trials. One group has no interval.
+- The bounds of a macro average without a bootstrap combine the bounds of its members (MOVER, Zou and Donner, 2008):
+  the distance to a bound is the root of the summed squared distances, or their sum if members share groups.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from numpy.typing import ArrayLike, NDArray
 
 MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
 SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
-# Of pairs that are in no subset, such as those of other data: they count in overall micro alone.
+# For pairs without a subset, such as other data; they count only in overall micro.
 NO_SUBSET = "all"
 _STRATA = (*SUBSETS, NO_SUBSET)
 # The columns of Table 2, in its order.
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
-# Which of `COLUMNS` count the pairs of each of `_STRATA`.
+# The `COLUMNS` that count the pairs of each of `_STRATA`.
 _COUNTED: dict[str, Sequence[str]] = {name: (name,) for name in SUBSETS}
 _COUNTED |= {"modality_micro": MODALITY_SUBSETS, "modality_macro": MODALITY_SUBSETS}
 _COUNTED |= {"overall_micro": _STRATA, "overall_macro": SUBSETS}
 _IS_COUNTED = np.array([[int(name in _COUNTED[column]) for column in COLUMNS] for name in _STRATA])
-# Percentiles of a bootstrap over fewer groups cover too little: see the table in `docs/evaluate.md`.
+# With fewer groups, bootstrap percentiles are too narrow: see the table in `docs/evaluate.md`.
 MIN_BOOTSTRAP_GROUPS = 100
 
 Counts = NDArray[np.int64]
@@ -64,28 +64,27 @@ def pairwise_accuracy(
 ) -> dict[str, Any]:
     """Compute the accuracies of Table 2 from the rewards of both sides of each pair.
 
-    Modality micro is over all pairs of the three modality subsets, modality macro the plain mean of their accuracies;
-    overall micro is over all pairs, overall macro the mean of modality macro and colloquialness. A macro average runs
-    over what is present.
+    Modality micro is over all pairs of the three modality subsets; modality macro is the plain mean of their
+    accuracies. Overall micro is over all pairs; overall macro is the mean of modality macro and colloquialness. Macro
+    averages use the subsets that are present.
 
     Args:
         chosen (`ArrayLike` of shape `(num_pairs,)`): Rewards of the preferred dialogues; higher is better.
         rejected (`ArrayLike` of shape `(num_pairs,)`): Rewards of the other dialogues.
         subset (`Sequence[str]`, *optional*): `"wild"`, `"semi_wild"`, `"scripted"` or `"colloquialness"` for each
-            pair; `"all"`, the default, for pairs of other data, which count in overall micro alone.
-        group_id (`Sequence`, *optional*): Recording that each pair comes from; by default every pair is its own group.
+            pair; `"all"`, the default, for other pairs, which count only in overall micro.
+        group_id (`Sequence`, *optional*): Original recording of each pair; by default every pair is its own group.
         nan (`"error"` or `"wrong"`, *optional*, defaults to `"error"`):
-            What becomes of a pair with a reward that is missing, NaN or infinite; `"wrong"` also counts it as invalid.
-        missing (`"report"` or `"error"`, *optional*, defaults to `"report"`): What becomes of an absent subset.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals, from 100 groups on.
+            How to treat a pair with a missing, NaN or infinite reward; `"wrong"` also counts it as invalid.
+        missing (`"report"` or `"error"`, *optional*, defaults to `"report"`): How to treat an absent subset.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Number of bootstrap draws, used from 100 groups on.
         seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the pairs does not matter.
         confidence (`float`, *optional*, defaults to 0.95): Coverage of the intervals.
 
     Returns:
-        `dict[str, Any]`: Accuracies in 0-1 under the names in `COLUMNS`, None for what has no pairs. By the same
-        names: `num_pairs`, `num_correct`, `num_ties`, `num_invalid`, `num_groups`, `interval` (`[low, high]`, None for
-        one group) and `interval_method` (`"bootstrap"`, `"wilson"` or None). `missing_subsets` lists what the averages
-        lack.
+        `dict[str, Any]`: Accuracies in 0-1 under the names in `COLUMNS`, None without pairs. By the same names:
+        `num_pairs`, `num_correct`, `num_ties`, `num_invalid`, `num_groups`, `interval` (`[low, high]`, None for one
+        group) and `interval_method` (`"bootstrap"`, `"wilson"` or None). `missing_subsets` lists the absent subsets.
 
     Raises:
         ValueError: There are no pairs, lengths differ, a subset is unknown, a reward is missing or not finite while
@@ -113,7 +112,7 @@ def pairwise_accuracy(
     if nan == "error" and not is_valid.all():
         index = int(is_valid.argmin())
         raise ValueError(
-            f"{int((~is_valid).sum())} pairs have a reward that is missing or not finite, the first is pair {index} "
+            f"{int((~is_valid).sum())} pairs have a missing or non-finite reward, first: pair {index} "
             f"(chosen {first[index]}, rejected {second[index]}); score them again or pass nan='wrong'."
         )
     is_correct = is_valid & (first > second)
@@ -151,10 +150,10 @@ def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float
         if value not in ("error", other):
             raise ValueError(f"{name} is {value!r}; it must be 'error' or {other!r}.")
     if not isinstance(num_bootstrap, Integral) or num_bootstrap < 1:
-        raise ValueError(f"num_bootstrap is {num_bootstrap!r}; it must be a whole number from 1, 1000 is usual.")
-    # Rounded to 1, it would be at an infinite quantile.
+        raise ValueError(f"num_bootstrap is {num_bootstrap!r}; it must be a positive integer, usually 1000.")
+    # A value that rounds to 1 would need an infinite quantile.
     if not (isinstance(confidence, Real) and confidence > 0 and (1 + confidence) / 2 < 1):
-        raise ValueError(f"confidence is {confidence}; it must be between 0 and 1, 0.95 is usual.")
+        raise ValueError(f"confidence is {confidence}; it must be between 0 and 1, usually 0.95.")
 
 
 def _read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Floats, list[int]]:
@@ -163,10 +162,10 @@ def _read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Float
         subset = [NO_SUBSET] * len(chosen)
     for name, values in (("chosen", chosen), ("rejected", rejected), ("subset", subset)):
         if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
-            raise TypeError(f"{name} is {values!r:.80}; give a list with one entry a pair.")
+            raise TypeError(f"{name} is {values!r:.80}; give a list with one entry per pair.")
     first, second = _read_rewards(chosen, "chosen"), _read_rewards(rejected, "rejected")
     if not len(first) == len(second) == len(subset) > 0:
-        raise ValueError(f"got {len(first)} chosen, {len(second)} rejected and {len(subset)} subset; give one a pair.")
+        raise ValueError(f"got {len(first)} chosen, {len(second)} rejected and {len(subset)} subset; give as many.")
     for index, name in enumerate(subset):
         if name not in _STRATA:
             known = f"one of {', '.join(SUBSETS)}, or {NO_SUBSET!r} for pairs of other data"
@@ -175,10 +174,10 @@ def _read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Float
 
 
 def _read_rewards(values: Any, name: str) -> Floats:
-    """Return one float64 a pair; None and what is masked are NaN."""
+    """Return one float64 per pair; None and masked values become NaN."""
     array = np.ma.asarray(values)
     if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}; give one reward a pair, shape (num_pairs,).")
+        raise ValueError(f"{name} has shape {array.shape}; give one reward per pair, shape (num_pairs,).")
     if array.dtype.kind not in "biuf":
         for index, value in enumerate(array.tolist()):
             if not isinstance(value, (Real, Decimal, type(None))):
@@ -188,10 +187,10 @@ def _read_rewards(values: Any, name: str) -> Floats:
 
 
 def _number_groups(group_id: Any, num_pairs: int) -> list[int]:
-    """Return the number of each pair's group, from 0."""
+    """Number the groups from 0; return the number of each pair's group."""
     groups = [group_id] if isinstance(group_id, str) else getattr(group_id, "tolist", lambda: list(group_id))()
     if len(groups) != num_pairs:
-        raise ValueError(f"got {num_pairs} pairs and {len(groups)} group_id; give one a pair.")
+        raise ValueError(f"got {num_pairs} pairs and {len(groups)} group_id; give one per pair.")
     for index, group in enumerate(groups):
         # NaN and NaT differ from themselves.
         if group is None or group != group:
@@ -203,7 +202,7 @@ def _number_groups(group_id: Any, num_pairs: int) -> list[int]:
 def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, Counts]:
     """Return correct pairs and pairs of each draw, both of shape `(num_bootstrap, num_strata)`."""
     rows, sizes = np.unique(groups.reshape(len(groups), -1), axis=0, return_counts=True)
-    # Pairs of no subset make no stratum, or groups that have some besides others would be alone in theirs.
+    # Pairs without a subset form no stratum; otherwise groups that also have other pairs would be alone in theirs.
     _, stratum = np.unique(rows[:, : len(SUBSETS)] > 0, axis=0, return_inverse=True)
     stratum = stratum.reshape(-1)
     generator = np.random.default_rng(seed)
@@ -217,7 +216,7 @@ def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, C
 
 
 def _by_column(correct: Counts, totals: Counts) -> dict[str, Any]:
-    """Return each column's accuracy; the last axis of both is the stratum, NaN marks what has no pairs."""
+    """Return each column's accuracy, NaN without pairs; the last axis of both arguments is the stratum."""
     accuracy = np.moveaxis(_divide(correct @ _IS_COUNTED, totals @ _IS_COUNTED), -1, 0)
     columns = dict(zip(COLUMNS, accuracy, strict=True))
     for name, members in MACRO_MEMBERS.items():
@@ -234,7 +233,7 @@ def _divide(numerator: Any, denominator: Any) -> Floats:
 def _compute_intervals(
     accuracy: dict[str, Any], groups: Counts, draw: Callable[[], dict[str, Floats]], confidence: float
 ) -> tuple[dict[str, list[float] | None], dict[str, str | None]]:
-    """Return the interval of each column and its method."""
+    """Return the interval and method of each column."""
     intervals: dict[str, list[float] | None] = dict.fromkeys(COLUMNS)
     methods: dict[str, str | None] = dict.fromkeys(COLUMNS)
     counts = dict(zip(COLUMNS, np.moveaxis(groups @ _IS_COUNTED, -1, 0), strict=True))
@@ -261,7 +260,7 @@ def _compute_intervals(
 
 
 def has_many(strata: Counts) -> bool:
-    """Return whether there are groups, and each stratum has enough of them for a bootstrap; `strata` are codes."""
+    """Return whether each stratum has enough groups for a bootstrap; `strata` are codes."""
     counts = np.bincount(strata)
     return bool(len(strata) and counts[counts > 0].min() >= MIN_BOOTSTRAP_GROUPS)
 
@@ -272,7 +271,7 @@ def percentile_interval(draws: Floats, confidence: float = 0.95) -> list[float]:
 
 
 def cluster_variance(residuals: ArrayLike, sizes: ArrayLike, squares: float) -> float:
-    """Return the variance of a mean from leaving out each group once, at least that of independent values.
+    """Return the jackknife variance of a mean over groups, at least the variance of independent values.
 
     `residuals` and `sizes` are sums over each group, of values minus the mean and of weights; `squares` is the sum of
     squared residuals of single values.
@@ -285,7 +284,7 @@ def cluster_variance(residuals: ArrayLike, sizes: ArrayLike, squares: float) -> 
 
 @lru_cache
 def student_quantile(degrees: int, confidence: float = 0.95) -> float:
-    """Return the bound of Student's t that its absolute value exceeds with probability `1 - confidence`."""
+    """Return the bound that the absolute value of Student's t exceeds with probability `1 - confidence`."""
     # As t = sqrt(degrees) tan(angle), the density of the angle is cos(angle) ** (degrees - 1).
     degrees = min(degrees, 100_000)
     angle = np.linspace(0, math.pi / 2, 100_001)
@@ -297,10 +296,10 @@ def student_quantile(degrees: int, confidence: float = 0.95) -> float:
 def wilson_interval(
     share: float, num_groups: int, confidence: float = 0.95, variance: float = 0.0
 ) -> list[float] | None:
-    """Return Wilson's score interval, in 0-1, of a share; None for one group.
+    """Return Wilson's score interval of a share, in 0-1; None for one group.
 
-    Without a variance the groups are the trials. With one, the number of trials is that which has this variance, and
-    the quantile is Student's.
+    Without a variance, the groups are the trials. With a variance, the number of trials matches it, and the quantile
+    is Student's.
     """
     if num_groups < 2:
         return None
@@ -309,7 +308,7 @@ def wilson_interval(
     scale = 1 + z * z / num_trials
     centre = (share + z * z / (2 * num_trials)) / scale
     half = z * math.sqrt(share * (1 - share) / num_trials + (z / (2 * num_trials)) ** 2) / scale
-    # Rounded, or a proportion of 1 ends at 0.9999999999999999.
+    # Rounded, because a proportion of 1 would end at 0.9999999999999999.
     return [max(0.0, round(centre - half, 12)), min(1.0, round(centre + half, 12))]
 
 
@@ -318,7 +317,7 @@ def combine_intervals(
 ) -> list[float] | None:
     """Return the interval of the mean of shares with intervals, by MOVER; None if one has none.
 
-    `is_shared` is the matrix of shares that are not independent, by default the identity.
+    `is_shared` marks pairs of dependent shares, by default the identity matrix.
     """
     if any(bounds is None for _, bounds in estimates):
         return None

@@ -1,4 +1,4 @@
-"""Cases that a reader can check by hand; `python tests.py` runs them, and the Space shows them as examples."""
+"""Cases to check by hand; `python tests.py` runs them, and the Space shows them as examples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-# A tie is wrong; a macro average runs over the subsets that are there.
+# A tie is wrong; a macro average uses the subsets that are present.
 TEST_CASES: list[dict[str, Any]] = [
     {
         "columns": {"chosen": [2.0, 1.0, 0.5], "rejected": [1.0, 1.0, 0.0], "subset": ["wild", "wild", "scripted"]},

@@ -1,11 +1,11 @@
-"""Score pairs with two baselines that a reward model has to beat before its accuracy means anything.
+"""Score pairs with two baselines that a reward model must beat before its accuracy means anything.
 
-`acoustic` hears no words: each side is the mean and standard deviation over time of 80 log-mel bands. Where it does
-well, chosen and rejected differ by recording channel or synthesizer, and a model may have learned no more than that.
-`text` hears nothing: each side is the bag of words of its transcripts. Where both sides say the same, its scores tie.
+`acoustic` ignores words: its features are the mean and standard deviation over time of 80 log-mel bands per side. If
+it does well, chosen and rejected differ by channel or synthesizer, and a model may have learned only that. `text`
+ignores audio: its features are bags of words of the transcripts. If both sides say the same, its scores tie.
 
-Both are logistic regressions on chosen-minus-rejected features, without intercept, fitted by criterion on the training
-split. They need neither torch nor a GPU.
+Both are logistic regressions on chosen-minus-rejected features, without intercept, fitted per criterion on the
+training split. They need neither torch nor a GPU.
 """
 
 from __future__ import annotations
@@ -59,26 +59,26 @@ def load_baseline_pairs(
     audio_root: str | None = None,
     criterion: str | None = None,
 ) -> tuple[LabelledPairs | None, str | None]:
-    """Load the pairs to fit the baselines on, or None with the reason; raise if they share recordings."""
-    remedy = "the key baseline_data of --config names pairs to fit them on"
+    """Load the pairs for fitting the baselines, or return None and the reason; raise if recordings are shared."""
+    remedy = "give pairs to fit them on with the key baseline_data of --config"
     if baseline_data is None and Path(dataset).is_file():
-        return None, f"without baselines: {dataset} is one split; {remedy}"
+        return None, f"no baselines: {dataset} has one split; {remedy}"
     try:
         own_name = None if baseline_data else name
         options: Record = {"name": own_name, "audio_root": audio_root, "criterion": criterion}
         pairs = load_pairs(baseline_data or dataset, train_split, **options)
     except PairsError as error:
         if baseline_data is None and train_split == _TRAIN_SPLIT:
-            return None, f"without baselines: {str(error).rstrip('.')}; {remedy}"
-        remedy = "name another split with the key train_split of --config, or omit the baselines with --no_baselines"
-        raise UserError(f"there are no pairs to fit the baselines on ({error}); {remedy}.") from error
+            return None, f"no baselines: {str(error).rstrip('.')}; {remedy}"
+        remedy = "choose another split with the key train_split of --config, or omit the baselines with --no_baselines"
+        raise UserError(f"no pairs to fit the baselines on ({error}); {remedy}.") from error
     train_labels = describe_pairs(pairs)
     absent = {label["criterion"] for label in labels} - {label["criterion"] for label in train_labels}
     if baseline_data is None and absent:
-        return None, f"without baselines: {dataset} has no training pairs under {', '.join(sorted(absent))}; {remedy}"
+        return None, f"no baselines: {dataset} has no training pairs under {', '.join(sorted(absent))}; {remedy}"
     compared = train_labels
     if baseline_data and WRITTEN_ID in pairs.column_names and Path(baseline_data).parent != Path(dataset).parent:
-        # Ids made of relative paths: two folders may have recordings of the same names.
+        # Ids from relative paths: recordings in two folders may have the same name.
         compared = [{**label, "pair_id": None} for label in train_labels]
     fitted_on = f"{baseline_data} {train_split}" if baseline_data else train_split
     require_other_recordings(labels, compared, split or dataset, fitted_on)
@@ -88,7 +88,7 @@ def load_baseline_pairs(
 def score_with_baselines(
     train: datasets.Dataset, train_labels: Labels, pairs: datasets.Dataset, labels: Labels, folder: Path
 ) -> dict[str, tuple[dict[str, Record], Record]]:
-    """Score pairs with each baseline, or read its scores of the same pairs; also return its training counts."""
+    """Score pairs with each baseline, or read its earlier scores of them; also return its training counts."""
     identity = {"train": fingerprint_pairs(train_labels, train), "pairs": fingerprint_pairs(labels, pairs)}
     criteria = [[label["criterion"] for label in each] for each in (train_labels, labels)]
     found = {}
@@ -108,19 +108,19 @@ def score_with_baselines(
 def score_baseline(
     kind: str, train: datasets.Dataset, train_criteria: Sequence[str], pairs: datasets.Dataset, criteria: Sequence[str]
 ) -> tuple[NDArray[np.float64], Record]:
-    """Fit a baseline by criterion; return the scores of both sides, `(2, num_pairs)`, and what it was fitted on.
+    """Fit a baseline per criterion; return the scores of both sides, `(2, num_pairs)`, and training counts.
 
-    A pair with unreadable audio is not fitted on; an evaluated one is a tie, and among the `unread`.
+    A training pair with unreadable audio is skipped; an evaluated one counts as a tie and is listed in `unread`.
     """
     if absent := sorted(set(criteria) - set(train_criteria)):
-        raise ValueError(f"the training pairs have no criterion {absent}; give a training split that has, or none.")
+        raise ValueError(f"the training pairs have no criterion {absent}; give a training split that has it, or none.")
     (fitted_on, skipped), (scored, unread) = _read_features(kind, train), _read_features(kind, pairs)
     scores, num_train = np.empty((len(SIDES), len(criteria))), {}
     for criterion in sorted(set(criteria)):
         rows = [row for row, each in enumerate(train_criteria) if each == criterion and row not in skipped]
         if not rows:
             first = next(iter(skipped.values()))
-            raise ValueError(f"no training pair of {criterion} can be read, {first} Mend them, or omit the baselines.")
+            raise ValueError(f"no training pair of {criterion} can be read: {first} Fix them, or omit the baselines.")
         num_train[criterion] = len(rows)
         weigh = fit_score(*(side[rows] for side in fitted_on))
         targets = [row for row, each in enumerate(criteria) if each == criterion]
@@ -131,11 +131,11 @@ def score_baseline(
 def cross_fit_baseline(
     kind: str, pairs: datasets.Dataset, criteria: Sequence[str], folds: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], int]:
-    """Score the pairs of each fold with a baseline fitted by criterion on the other folds.
+    """Score the pairs of each fold with a baseline fitted per criterion on the other folds.
 
     Returns:
-        The scores of both sides, of shape `(num_pairs, 2)`, and the least number of pairs that one was fitted on. A
-        pair with unreadable audio ties, and so does a pair whose criterion is in no other fold.
+        The scores of both sides, of shape `(num_pairs, 2)`, and the smallest number of training pairs. A pair ties if
+        its audio is unreadable or its criterion is in no other fold.
     """
     sides, skipped = _read_features(kind, pairs)
     scores, named = np.zeros((len(criteria), len(SIDES))), np.array(criteria)
@@ -152,7 +152,7 @@ def cross_fit_baseline(
 
 
 def _read_features(kind: str, pairs: datasets.Dataset) -> tuple[list[Any], dict[int, str]]:
-    """Return the features of each side, one row a pair, and errors by row; a pair that cannot be read has zeros."""
+    """Return the features of each side, one row per pair, and errors by row; an unreadable pair gets zeros."""
     from tqdm import tqdm
 
     is_text = kind == "text"
@@ -183,13 +183,13 @@ def _read_features(kind: str, pairs: datasets.Dataset) -> tuple[list[Any], dict[
 def _count_words(texts: Sequence[str]) -> Any:
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    # Hashing has no vocabulary to fit, so neither empty transcripts nor unseen words need a rule.
+    # Hashing needs no vocabulary and therefore no rule for empty transcripts or unseen words.
     options: dict[str, Any] = {"ngram_range": (1, 2), "token_pattern": r"(?u)\b\w+\b", "norm": None}
     return HashingVectorizer(n_features=_NUM_WORD_BUCKETS, alternate_sign=False, **options).transform(texts)
 
 
 def compute_acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = None) -> np.ndarray:
-    """Return mean and standard deviation over time of a side's log-mel bands, shape `(160,)`."""
+    """Return the mean and standard deviation over time of a side's log-mel bands, shape `(160,)`."""
     total, squares, num_frames = np.zeros(NUM_MELS), np.zeros(NUM_MELS), 0
     for content in _list_contents(turns, "audio"):
         mel = log_mel(read_audio(content, name=name))
@@ -203,7 +203,7 @@ def compute_acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | No
 
 
 def log_mel(array: np.ndarray) -> np.ndarray:
-    """Return log-mel energies `(num_frames, 80)` of 16 kHz mono at its true length: 25 ms windows every 10 ms."""
+    """Return log-mel energies `(num_frames, 80)` of unpadded 16 kHz mono: 25 ms windows every 10 ms."""
     from scipy.fft import rfft
 
     window, filters = _make_window_and_filters()
@@ -230,7 +230,7 @@ def _list_contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:
 
 
 def fit_score(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
-    """Fit weights by which the chosen sides score above the rejected ones; return what maps features to scores."""
+    """Fit weights that score chosen sides above rejected ones; return the function from features to scores."""
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression
 
@@ -242,7 +242,7 @@ def fit_score(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
     model = LogisticRegression(fit_intercept=False, max_iter=2000).fit(stack([difference, -difference]), labels)
     weights = model.coef_[0] / scale
 
-    # Each row is summed by itself and in the same order, so equal features have exactly equal scores.
+    # Rows are summed separately and in the same order, so equal features get exactly equal scores.
     def weigh(features: Any) -> np.ndarray:
         return features @ weights if is_sparse else (features * weights).sum(axis=1)
 

@@ -1,4 +1,4 @@
-"""Save a copy of a checkpoint with a calibration in its `config.json`; no other file differs."""
+"""Save a copy of a checkpoint with a calibration in its `config.json`; other files are unchanged."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .summary import describe_overlap
 
 
 _CONFIG = "config.json"
-# Fewer pairs give an unreliable offset.
+# With fewer pairs the offset is unreliable.
 _FEW_PAIRS = 30
 
 
 def calibrate_checkpoint(checkpoint: str | Path, evaluation: Evaluation, output_dir: str | Path) -> dict[str, Any]:
-    """Fit a calibration on pairs that no results are reported on; save it in a copy of the checkpoint."""
+    """Fit a calibration on pairs that are not used for reported results; save it in a copy of the checkpoint."""
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
     folder = Path(checkpoint)
@@ -29,12 +29,12 @@ def calibrate_checkpoint(checkpoint: str | Path, evaluation: Evaluation, output_
         raise FileNotFoundError(f"{folder}: has no {_CONFIG}; give the folder of a checkpoint.")
     content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
     if (kind := content.get("model_type")) != SDiaRewardConfig.model_type:
-        remedy = "only a checkpoint of this package keeps a calibration: make it one with sdiareward build convert"
+        remedy = "only a checkpoint of this package can store a calibration; convert it with sdiareward build convert"
         raise ValueError(f"{folder}: its model_type is {kind!r}; {remedy}.")
     config, run = SDiaRewardConfig.from_dict(content), evaluation.run
     prompts = config.prompts or {}
     if other := sorted(name for name, text in run.get("prompts", {}).items() if prompts.get(name) != text):
-        what = f"was run with other prompts for {', '.join(other)} than {folder} has"
+        what = f"used other prompts for {', '.join(other)} than {folder}"
         remedy = "give it these prompts with sdiareward build convert --prompt_file, or evaluate it with its own"
         raise ValueError(f"{evaluation.folder}: {what}; {remedy}.")
     calibration = fit(
@@ -47,12 +47,12 @@ def calibrate_checkpoint(checkpoint: str | Path, evaluation: Evaluation, output_
     text = json.dumps({**content, "calibration": calibration}, indent=2, sort_keys=True) + "\n"
     target = Path(output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target}: exists; nothing is overwritten, name another folder.")
+        raise FileExistsError(f"{target}: exists, and nothing is overwritten; choose another folder.")
     with replace_atomically(target) as temporary:
         temporary.mkdir(parents=True)
         for path in sorted(folder.iterdir()):
             if path.is_file() and not path.name.startswith(".") and path.name != _CONFIG:
-                # Links by their content.
+                # Copy the content of links.
                 shutil.copy2(path, temporary / path.name)
         write_file(temporary / _CONFIG, text)
     return calibration
@@ -62,7 +62,7 @@ def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) ->
     warnings = []
     run, overlap = evaluation.run, evaluation.results.get("overlap", {})
     if run.get("split") == "test":
-        warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
+        warnings.append("this is the test split; calibrate on validation, or report calibrated numbers on other pairs")
     if overlap is None or (overlap and overlap["others"]["num_pairs"] < overlap["num_pairs"]):
         warnings.append(f"{describe_overlap(evaluation.results)} Calibrate on pairs that were not trained on")
     if fingerprint_model(str(checkpoint)) not in run.get("model", ""):

@@ -1,4 +1,4 @@
-"""Score both sides of every pair with a model or a judge, read finished evaluations, and compare them pair by pair."""
+"""Score both sides of pairs with a model or a judge, read finished evaluations, and compare them pair by pair."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ModelPairScorer:
         self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield each finished row with `chosen`, `rejected`, `margin` and its recordings."""
-        # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
+        # Both sides of a pair are in one batch: they often share clips, and each batch finishes whole pairs.
         groups = [row for row in rows for _ in SIDES]
         criteria = [labels[row]["criterion"] for row in groups]
         failures: dict[int, str] = {}
@@ -69,13 +69,13 @@ class ModelPairScorer:
                 continue
             rewards = [each.reward for each in found]
             facts = describe_heard(SIDES, [each.heard for each in found])
-            # A pair with a reward that is not finite has none, and counts as wrong.
+            # A pair without two finite rewards has no margin and counts as wrong.
             chosen, rejected = rewards if all(map(math.isfinite, rewards)) else (None, None)
             margin = None if chosen is None or rejected is None else chosen - rejected
             yield rows[position], {"chosen": chosen, "rejected": rejected, "margin": margin, **facts}
 
     def usage(self) -> dict[str, Any]:
-        """Return how much of each recording the model hears; it costs only time."""
+        """Return how much of each recording the model hears; a model has no other cost."""
         return {"max_turn_s": float(self.scorer.processor.max_turn_s)}
 
 
@@ -88,9 +88,9 @@ def score_pairs(
     *,
     retry_failed: bool = False,
 ) -> tuple[dict[str, Record], list[Record]]:
-    """Score every pair that the folder lacks; return scores, and labels of skipped pairs with `kind` and `reason`.
+    """Score the pairs that the folder lacks; return scores, and labels of skipped pairs with `kind` and `reason`.
 
-    Both are also written, to `scores.jsonl` and `skipped.jsonl`.
+    `scores.jsonl` and `skipped.jsonl` get the same content.
     """
     parts = PartFolder(folder, meta)
     rows = {label["pair_id"]: row for row, label in enumerate(labels)}
@@ -154,7 +154,7 @@ class Evaluation:
 
     @property
     def run(self) -> Record:
-        """Return what the scores depend on."""
+        """Return everything that the scores depend on."""
         return self.results.get("run", {})
 
     @property
@@ -168,22 +168,22 @@ class Evaluation:
 
 
 def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
-    """Read an evaluation that `eval.py` finished; `finite` requires finite rewards."""
+    """Read a finished evaluation; `finite` requires finite rewards."""
     folder = Path(folder)
     for name in ("scores.jsonl", "results.json"):
-        # Results come last, so a folder that has them is complete.
+        # Results are written last, so a folder with results is complete.
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder}: has no {name}; give the output_dir of a finished evaluation.")
     scores = JsonLines(folder / "scores.jsonl").read()
     if not scores:
-        raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
+        raise ValueError(f"{folder}: scores.jsonl has no pairs; evaluate at least one.")
     for record in scores:
         rewards = [record.get(side, "") for side in SIDES]
         if not isinstance(record.get("pair_id"), str) or {*map(type, rewards)} - {int, float, type(None)}:
             what = "a line without a pair_id or the rewards of both sides"
-            raise ValueError(f"{folder}: scores.jsonl has {what}; take it out.")
+            raise ValueError(f"{folder}: scores.jsonl has {what}; remove it.")
         if finite and not all(map(is_number, rewards)):
-            what = "has a reward that is missing or not finite; take its line out of the file"
+            what = "has a missing or non-finite reward; remove its line"
             raise ValueError(f"{folder}: pair {record['pair_id']} {what}.")
     skipped = JsonLines(folder / "skipped.jsonl").read()
     return Evaluation(folder, scores, read_json_object(folder / "results.json", "evaluate again"), skipped)
@@ -195,19 +195,19 @@ def is_finite(score: Mapping[str, Any]) -> bool:
 
 
 def is_right(score: Mapping[str, Any]) -> bool:
-    """Return whether the chosen side has the higher reward; a tie and a missing reward are wrong."""
+    """Return whether the chosen side has the higher reward; ties and missing rewards are wrong."""
     return is_finite(score) and score["chosen"] > score["rejected"]
 
 
 def compute_margin(score: Mapping[str, Any]) -> float | None:
-    """Return chosen minus rejected reward; None if one of them is missing or not finite."""
+    """Return chosen minus rejected reward; None if one is missing or not finite."""
     return float(score["chosen"] - score["rejected"]) if is_finite(score) else None
 
 
 def find_disagreements(
     labels: Labels, scores: Scores, others: Sequence[Evaluation], nan: str, count: int = _MAX_DISAGREEMENTS
 ) -> list[Record]:
-    """Find where an evaluation and others disagree; `confidence` is the mean of both scorers' ranks of |margin|."""
+    """Find pairs on which evaluations disagree; `confidence` is the mean of both scorers' ranks of |margin|."""
     found = []
     for other in others:
         _require_same_pairs(other, [label["pair_id"] for label in labels], nan)
@@ -225,21 +225,21 @@ def find_disagreements(
 
 
 def _require_same_pairs(other: Evaluation, pair_ids: Sequence[str], nan: str) -> None:
-    """Raise unless an evaluation has a reward for both sides of every one of these pairs."""
+    """Raise unless an evaluation has rewards for both sides of all these pairs."""
     if missing := [pair_id for pair_id in pair_ids if pair_id not in other.by_pair]:
         reasons = {record["pair_id"]: f" (skipped there: {record['reason']})" for record in other.skipped}
         first = f"{missing[0]!r}{reasons.get(missing[0], '')}"
-        remedy = "models are compared on the same pairs: evaluate it on the same split of the same data set"
-        what = f"lacks {len(missing)} of {len(pair_ids)} pairs, the first is {first}"
+        remedy = "a comparison needs the same pairs: evaluate it on the same split of the same data set"
+        what = f"lacks {len(missing)} of {len(pair_ids)} pairs, first: {first}"
         raise ValueError(f"{other.folder}: {what}; {remedy}.")
     broken = [pair_id for pair_id in pair_ids if not is_finite(other.by_pair[pair_id])]
     if broken and nan == "error":
-        what = f"{len(broken)} pairs have a reward that is missing or not finite, the first is {broken[0]!r}"
+        what = f"{len(broken)} pairs have a missing or non-finite reward, first: {broken[0]!r}"
         raise ValueError(f"{other.folder}: {what}; score them again, or count them as wrong with nan: wrong.")
 
 
 def _rank_margins(labels: Labels, scores: Scores) -> NDArray[np.float64]:
-    """Return the share of pairs with a smaller |margin|: models and judges share no scale; no margin is last."""
+    """Return each pair's share of smaller |margin|s, because scorers have no common scale; no margin ranks last."""
     margins = [compute_margin(scores[label["pair_id"]]) for label in labels]
     sizes = np.array([-1.0 if margin is None else abs(margin) for margin in margins])
     return np.searchsorted(np.sort(sizes), sizes, side="left") / len(sizes)

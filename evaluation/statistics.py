@@ -1,12 +1,11 @@
-"""Compare scorers on the same pairs, put intervals around means over pairs, and measure calibration.
+"""Compare scorers on the same pairs, compute intervals of means over pairs, and measure calibration.
 
-Intervals are over whole recordings, because pairs cut from one recording are not independent: from many recordings
-percentiles of a bootstrap, from few the intervals of `esdr_accuracy.pairwise`, from one none.
+Intervals resample whole recordings, because pairs from one recording are not independent: bootstrap percentiles for
+many recordings, the intervals of `esdr_accuracy.pairwise` for few, none for one.
 
-The Bradley-Terry model of the paper's loss says that the chosen side wins with probability `sigmoid(margin)`. Every
-pair is labelled "chosen", so for calibration a pair is folded: its confidence is `sigmoid(|margin|)`, the probability
-the model gives to the side it prefers, and it is right if `margin > 0`. Counting each pair in both orders gives the
-same error.
+Under the Bradley-Terry model of the paper's loss, the chosen side wins with probability `sigmoid(margin)`. Every pair
+is labelled "chosen", so calibration folds pairs: a pair's confidence is `sigmoid(|margin|)`, the probability of the
+side that the model prefers, and it is right if `margin > 0`. Counting each pair in both orders gives the same error.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Clusters:
         names: dict[Hashable, set[str]] = {}
         for group, stratum in zip(groups, strata or [pairwise.NO_SUBSET] * len(groups), strict=True):
             names.setdefault(group, set()).add(str(stratum))
-        # A group's stratum is the set of its values' subsets.
+        # The stratum of a group is the set of subsets of its values.
         keys = {group: tuple(sorted(found - {pairwise.NO_SUBSET})) for group, found in names.items()}
         order = sorted(names, key=lambda group: (keys[group], str(group)))
         position = {group: index for index, group in enumerate(order)}
@@ -53,7 +52,7 @@ class Clusters:
 
     @cached_property
     def draws(self) -> Counts:
-        """How often each group is in each draw, `(num_bootstrap, num_groups)`."""
+        """How often each draw contains each group, `(num_bootstrap, num_groups)`."""
         num_bootstrap, seed = self._options
         generator = np.random.default_rng(seed)
         draws = np.zeros((num_bootstrap, len(self.strata)), dtype=np.int64)
@@ -64,7 +63,7 @@ class Clusters:
         return draws
 
     def add_up(self, values: Counts) -> Counts:
-        """Return the sum of the values of each group."""
+        """Return the sum of values per group."""
         return np.bincount(self.members, values, len(self.strata)).astype(np.int64)
 
     def measure(
@@ -76,10 +75,10 @@ class Clusters:
         is_share: bool = False,
         confidence: float = 0.95,
     ) -> dict[str, Any]:
-        """Return `mean`, `interval` and `num_groups` of some values, or of their ratio to weights; None without any.
+        """Return `mean`, `interval` and `num_groups` of values, or of their ratio to weights; None without values.
 
-        A share is within 0-1 and always has an interval, except from one group. Another mean has none if all values
-        are equal.
+        A share is within 0-1 and has an interval unless there is only one group. Another mean has no interval if all
+        values are equal.
         """
         used = np.arange(len(self.members)) if is_used is None else np.flatnonzero(is_used)
         numbers = np.asarray(values, dtype=np.float64)[used]
@@ -91,7 +90,7 @@ class Clusters:
             return {"mean": None, "interval": None, "num_groups": num_groups}
         mean = float(numbers.sum() / sizes.sum())
         residuals = numbers - mean * sizes
-        # Means of equal values differ by rounding.
+        # Means of equal values may differ by rounding.
         residuals[np.abs(residuals) <= 1e-12 * np.abs(numbers).max()] = 0
         sums = [np.bincount(members, each, len(self.strata)) for each in (numbers, sizes, residuals)]
         variance = pairwise.cluster_variance(sums[2][is_in], sums[1][is_in], float(residuals @ residuals))
@@ -122,7 +121,7 @@ def describe_share(
 def compare(
     first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
 ) -> dict[str, Any]:
-    """Compare two scorers pair by pair; the `difference` is first minus second."""
+    """Compare two scorers pair by pair; `difference` is first minus second."""
     one, other = np.asarray(first, dtype=np.bool_), np.asarray(second, dtype=np.bool_)
     counts = {"both": one & other, "only_first": one & ~other, "only_second": other & ~one, "neither": ~one & ~other}
     difference = one.astype(np.int64) - other
@@ -138,7 +137,7 @@ def compare(
 
 
 def sign_flip_test(differences: Counts) -> float:
-    """Return the exact two-sided p value of sums over groups with random signs; for single pairs it is McNemar's."""
+    """Return the exact two-sided p value for sums over groups with random signs; with single pairs it is McNemar's."""
     from scipy.signal import convolve
     from scipy.stats import binom
 
@@ -152,7 +151,7 @@ def sign_flip_test(differences: Counts) -> float:
 
 
 def make_equal_mass_bins(values: ArrayLike) -> list[NDArray[np.intp]]:
-    """Sort values into at most 10 bins of at least 20, equal in size to within one, smallest values first."""
+    """Sort values into at most 10 equal bins of at least 20 values, smallest values first."""
     array = np.asarray(values, dtype=np.float64)
     num_bins = max(1, min(_MAX_BINS, len(array) // _MIN_PAIRS_A_BIN))
     return np.array_split(np.argsort(array, kind="stable"), num_bins)
@@ -167,7 +166,7 @@ def fold(margins: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def expected_calibration_error(margins: ArrayLike) -> float:
-    """Return the mean over pairs of `|accuracy - confidence|` of their bin; lower is better, few pairs inflate it."""
+    """Return the mean over pairs of their bin's `|accuracy - confidence|`; lower is better, few pairs inflate it."""
     confidence, is_right = fold(margins)
     bins = make_equal_mass_bins(confidence)
     gaps = [len(rows) * abs(is_right[rows].mean() - confidence[rows].mean()) for rows in bins]
@@ -175,16 +174,16 @@ def expected_calibration_error(margins: ArrayLike) -> float:
 
 
 def fit_temperature(margins: ArrayLike) -> float | None:
-    """Return the likeliest T of `sigmoid(margin / T)`; above 1 the model is overconfident. None if no T helps."""
+    """Return the maximum-likelihood T of `sigmoid(margin / T)`; above 1: overconfident. None if no T helps."""
     from scipy.optimize import brentq
     from scipy.special import expit
 
     array = np.asarray(margins, dtype=np.float64)
-    # Pairs that are all right have no maximum of the likelihood. So, as in Platt scaling, the labels are not 1.
+    # If all pairs are right, the likelihood has no maximum. Therefore, as in Platt scaling, labels are below 1.
     target = (len(array) + 1) / (len(array) + 2)
 
     def slope(inverse: float) -> float:
-        """Return the derivative of the smoothed negative log likelihood by 1 / T, which never falls."""
+        """Return the derivative of the smoothed negative log likelihood by 1 / T; it never decreases."""
         return float(np.mean(array * (expit(inverse * array) - target)))
 
     if len(array) == 0 or slope(0.0) >= 0:
@@ -196,7 +195,7 @@ def fit_temperature(margins: ArrayLike) -> float | None:
 
 
 def deal_folds(groups: Sequence[Hashable], strata: Sequence[str], num_folds: int = _NUM_FOLDS) -> NDArray[np.int64]:
-    """Deal whole groups into folds, those of each stratum evenly, in an order that depends on their names alone."""
+    """Deal whole groups into folds, evenly per stratum; the order depends only on their names."""
     stratum: dict[Hashable, str] = {}
     for group, name in zip(groups, strata, strict=True):
         stratum.setdefault(group, name)
@@ -206,7 +205,7 @@ def deal_folds(groups: Sequence[Hashable], strata: Sequence[str], num_folds: int
 
 
 def cross_fit_temperatures(margins: ArrayLike, folds: ArrayLike) -> Floats | None:
-    """Return each pair's temperature, fitted on the other folds; None with a single fold or if a fit fails."""
+    """Return each pair's temperature, fitted on the other folds; None for a single fold or a failed fit."""
     array, fold_of = np.asarray(margins, dtype=np.float64), np.asarray(folds)
     temperatures = np.empty_like(array)
     for number in np.unique(fold_of):

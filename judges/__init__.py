@@ -1,1 +1,1 @@
-"""Audio language models as judges: zero-shot on pairs, and WavReward, which scores one answer from 1 to 5."""
+"""Audio language models as judges: zero-shot judges of pairs, and WavReward, which scores an answer from 1 to 5."""

@@ -1,4 +1,4 @@
-"""The settings of judges by their back ends, read by a judge's name from a file of judges."""
+"""Settings of judges, one class per back end, read from a file of judges by name."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from sdiareward.common.settings import make_settings, parse_yaml, read_mapping, 
 
 
 JUDGES_FILE = CONFIGS / "judges.yaml"
-# Seconds heard of each turn, as the reward model hears.
+# Seconds heard of each turn, as for the reward model.
 MAX_TURN_S = 30.0
-# Of WavReward, as in training (appendix F).
+# WavReward's limit, as in training (appendix F).
 MAX_ANSWER_TOKENS = 5120
 Orders = Literal["both", "one"]
 
 
 @dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)
 class PairwiseSettings:
-    """How the two sides of a pair are compared, whatever answers."""
+    """How the two sides of a pair are compared, for all back ends."""
 
-    attempts: PositiveInt = 2  # The largest number of answers until one is valid.
+    attempts: PositiveInt = 2  # Maximum number of requests until an answer is valid.
     orders: Orders = "both"
-    transcripts: bool = False  # Give the judge the words of each turn, too.
+    transcripts: bool = False  # Also give the judge the words of each turn.
     max_turn_s: PositiveFloat = MAX_TURN_S
     prompt_file: str | None = None  # YAML of prompts that replace shipped ones.
 
 
 @dataclass(config={"extra": "forbid"}, frozen=True)
 class EndpointSettings(PairwiseSettings, ChatSettings):
-    """A judge behind an OpenAI-compatible endpoint whose model takes `input_audio`."""
+    """A judge on an OpenAI-compatible endpoint; its model must accept `input_audio`."""
 
     backend: ClassVar[str] = "endpoint"
-    # Folder of valid answers, which runs may share; by default `cache` in the run's folder.
+    # Cache of valid answers, which runs can share; by default `cache` in the run's folder.
     cache_dir: str | None = None
 
 
@@ -49,7 +49,7 @@ class LocalSettings:
     """A checkpoint that runs in this process."""
 
     path: str
-    revision: str | None = None  # Of a name on the Hub.
+    revision: str | None = None  # Revision on the Hub.
     dtype: str | None = None
     device: str | None = None
     batch_size: PositiveInt = 8
@@ -72,7 +72,7 @@ class LocalSettings:
 
 @dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)
 class ThinkerSettings(LocalSettings, PairwiseSettings):
-    """A thinker of a Qwen2.5-Omni checkpoint that compares the two sides of a pair."""
+    """The thinker of a Qwen2.5-Omni checkpoint, which compares the two sides of a pair."""
 
     backend: ClassVar[str] = "thinker"
 
@@ -88,15 +88,15 @@ class ReplaySettings:
 
 @dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)
 class WavRewardSettings(LocalSettings):
-    """WavReward, or another checkpoint with its prompt, which scores each side by itself."""
+    """WavReward, or another checkpoint with its prompt; it scores each side separately."""
 
     backend: ClassVar[str] = "wavreward"
     max_new_tokens: PositiveInt = MAX_ANSWER_TOKENS
     max_turn_s: PositiveFloat = MAX_TURN_S
     prompt_file: str | None = None
     reasoning: bool = True
-    expected: bool = True  # The reward is the expected score, which hardly ever ties, instead of the score.
-    num_samples: PositiveInt = 1  # Answers per side; the majority of their scores counts.
+    expected: bool = True  # Reward: the expected score, which rarely ties, instead of the score.
+    num_samples: PositiveInt = 1  # Answers per side; their scores are combined by majority vote.
 
 
 JudgeSettings = EndpointSettings | ThinkerSettings | ReplaySettings | WavRewardSettings
@@ -111,19 +111,19 @@ def read_judge(
     overrides: Sequence[str] = (),
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> JudgeSettings:
-    """Read the settings of a judge; `overrides` are `KEY=VALUE` in YAML, `defaults` of what the file leaves open."""
+    """Read the settings of a judge; `overrides` are `KEY=VALUE` in YAML, `defaults` fill gaps of the file."""
     path = Path(judges_file or JUDGES_FILE)
     entries = read_mapping(path)
     if name not in entries:
         known = sorted(map(str, entries))
-        raise ValueError(f"{path}: has no judge {name!r}; it has {known}. Add one, or name another file.")
+        raise ValueError(f"{path}: has no judge {name!r}; choose from {known}, or give another file.")
     label = f"{path}: {name}"
     require_mapping(entries[name], label)
     values = {**defaults, **entries[name]}
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise ValueError(f"judge_options holds {text!r}; give KEY=VALUE, such as temperature=0.5.")
+            raise ValueError(f"judge_options has {text!r}; give KEY=VALUE, such as temperature=0.5.")
         values[key] = parse_yaml(value, f"judge_options: {text!r}")
     backend = values.pop("backend", None)
     if backend not in list(BACKENDS):
@@ -132,8 +132,8 @@ def read_judge(
 
 
 def read_endpoint(name: str, *more: Any) -> EndpointSettings:
-    """Read the settings of a judge as `read_judge`; it must be an endpoint."""
+    """Read the settings of a judge like `read_judge`; it must be an endpoint."""
     settings = read_judge(name, *more)
     if not isinstance(settings, EndpointSettings):
-        raise ValueError(f"judge {name!r} has the backend {settings.backend!r}; an endpoint is needed here.")
+        raise ValueError(f"judge {name!r} has the backend {settings.backend!r}; choose an endpoint.")
     return settings

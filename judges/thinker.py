@@ -1,11 +1,11 @@
-"""Generate text with the thinker of Qwen2.5-Omni, an audio language model: the base of every local judge.
+"""Generate text with Qwen2.5-Omni's thinker, an audio language model and the base of every local judge.
 
 Notable choices:
 
 - `SDiaRewardProcessor.prepare` makes the inputs, as for the reward model.
-- Conversations are sorted by length, so that a batch holds similar lengths, and padded on the left.
-- A recording that several rows of a batch hold, such as the answers of a group, is encoded once, to the same vectors.
-- Placeholders of audio, image or video are never sampled, because the model would look for a missing recording.
+- Conversations are sorted by length, so that batches have similar lengths, and padded on the left.
+- A recording shared by several rows of a batch, such as the answers of a group, is encoded once, to the same vectors.
+- Placeholders of audio, image or video are never sampled, because the model would expect a recording.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
 Conversation = Sequence[Mapping[str, Any]]
-# A recording is scored as a whole: ChatReward's last up to 35 s (section 3.2.2), others longer.
+# Whole recordings are scored: ChatReward's are up to 35 s long (section 3.2.2), others longer.
 MAX_RECORDING_S = 60.0
 ASSISTANT = "<|im_start|>assistant\n"
-# The unused vision tower is as small as the class allows.
+# The smallest unused vision tower that the class allows.
 _NO_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "fullatt_block_indexes": [0]}
 _CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
 
@@ -50,18 +50,18 @@ class Generation(NamedTuple):
     text: str
     num_tokens: int
     seconds: float
-    is_cut: bool = False  # At the token limit.
+    is_cut: bool = False  # Cut at the token limit.
 
 
 class ThinkerProcessor(SDiaRewardProcessor):
-    """Turn conversations that end with the user into token ids and mel features; `max_turn_s` is 60 by default."""
+    """Turn conversations that end with a user turn into token ids and mel features; `max_turn_s` defaults to 60."""
 
-    # This class is not part of the remote code of a reward model.
+    # This class is not part of a reward model's remote code.
     _auto_class = None
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> ThinkerProcessor:
-        """Load what `save_pretrained` wrote, or build one from a Qwen2.5-Omni checkpoint, folder or Hub id."""
+        """Load a saved processor, or build one for a Qwen2.5-Omni checkpoint (folder or Hub id)."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         saved, _ = cls.get_processor_dict(pretrained_model_name_or_path, **hub_kwargs)
         if saved.get("processor_class") == cls.__name__:
@@ -79,9 +79,9 @@ class ThinkerProcessor(SDiaRewardProcessor):
         tokenize: bool = True,
         return_dict: bool = True,
     ) -> BatchFeature:
-        """Prepare ChatML as trainers expect; `padding` pads on the left and returns tensors instead of lists."""
+        """Prepare ChatML for trainers; `padding` pads on the left and returns tensors instead of lists."""
         if chat_template is not None or tools or not (tokenize and return_dict):
-            raise ValueError("conversations are rendered as ChatML to token ids, without tools; omit the rest.")
+            raise ValueError("conversations are rendered as ChatML to token ids, without tools; omit other options.")
         conversations: Any = [conversation] if isinstance(conversation[0], Mapping) else conversation
         prepared = [self.prepare(each) for each in conversations]
         begin = np.array(self.encode_text(ASSISTANT if add_generation_prompt else ""), dtype=np.int64)
@@ -95,15 +95,15 @@ class ThinkerProcessor(SDiaRewardProcessor):
         return BatchFeature(batch)
 
     def with_prompt(self, dialogue: Any, criterion: str = "joint") -> Dialogue:
-        """Return the conversation unchanged: it holds the judge's task."""
+        """Return the conversation unchanged: it already has the judge's task."""
         return make_dialogue(dialogue, is_whole=False)
 
     def encode_text(self, text: str) -> list[int]:
-        """Return the token ids of a text that may hold control tokens."""
+        """Return the token ids of a text, which may contain control tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def list_control_token_ids(self) -> list[int]:
-        """Return the ids of the placeholders, which never occur in an answer."""
+        """Return the ids of placeholders, which never occur in an answer."""
         vocabulary = self.tokenizer.get_vocab()
         return [vocabulary[token] for token in _CONTROL_TOKENS if token in vocabulary]
 
@@ -120,7 +120,7 @@ class Thinker:
     def from_pretrained(
         cls, path: str | Path, *, dtype: str | None = None, device: str | None = None, batch_size: int = 8
     ) -> Thinker:
-        """Load a thinker from a folder or a Hub id such as `Qwen/Qwen2.5-Omni-7B`; only its thinker is read."""
+        """Load a thinker from a folder or a Hub id such as `Qwen/Qwen2.5-Omni-7B`; only the thinker is read."""
         model = load_thinker_model(path, dtype=dtype)
         if device is None:
             device = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
@@ -136,7 +136,7 @@ class Thinker:
         num_return_sequences: int = 1,
         seed: int = 0,
     ) -> list[list[Generation]]:
-        """Answer each conversation once or several times; the caller's random generator keeps its state."""
+        """Answer each conversation once or several times; the caller's random state is preserved."""
         if num_return_sequences > 1 and temperature == 0:
             found = f"{num_return_sequences} answers at temperature 0 would be the same"
             raise ValueError(f"{found}; give a temperature, such as 1.")
@@ -168,7 +168,7 @@ class Thinker:
         inputs = self.prepare(conversations)
         ids = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
         texts = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        # An answer goes up to and with its first end token.
+        # An answer includes its first end token.
         is_end = ids == options["eos_token_id"]
         lengths = (is_end.cumsum(dim=1) - is_end.int() == 0).sum(dim=1).tolist()
         is_cut = (~is_end.any(dim=1)).tolist()
@@ -176,7 +176,7 @@ class Thinker:
         return [Generation(text, num, seconds, cut) for text, num, cut in zip(texts, lengths, is_cut, strict=True)]
 
     def prepare(self, conversations: Sequence[Conversation], answers: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the model's inputs on its device, padded on the left, with the beginning of each answer."""
+        """Return the model's inputs on its device, padded on the left, with the start of each answer."""
         batch = self.processor.apply_chat_template(conversations, add_generation_prompt=True)
         begun = [self.processor.encode_text(answer) for answer in answers or [""] * len(conversations)]
         rows = [np.array(ids + more) for ids, more in zip(batch["input_ids"], begun, strict=True)]
@@ -208,7 +208,7 @@ def load_thinker_model(
 ) -> Qwen2_5OmniThinkerForConditionalGeneration:
     """Load the thinker of a folder or Hub id, by default in its dtype; adapters are merged into their base model."""
     base, *adapters = map(find_snapshot, _find_base(find_snapshot(path)))
-    # Checkpoints of other formats could run code.
+    # Checkpoints in other formats could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
         base, dtype=dtype or "auto", use_safetensors=True
     )
@@ -218,14 +218,14 @@ def load_thinker_model(
         adapted: Any = put_adapters(model, folder)
         # Merging leaves the weights frozen.
         model = adapted.merge_and_unload().requires_grad_(True)
-        # Adapters trained on merged ones name these as their base.
+        # Adapters trained on merged adapters have these as their base.
         model.name_or_path = model.config.name_or_path = folder
     encode_each_clip_once(model.model.audio_tower)
     return model
 
 
 def _find_base(path: str | Path) -> list[str]:
-    """Return the model below `path` and the adapters on it, in the order in which they were trained."""
+    """Return the base model of `path` and its adapters, in training order."""
     chain = [str(path)]
     while (Path(chain[0]) / ADAPTER_CONFIG).is_file():
         base = reject_custom_adapters(chain[0])
@@ -236,7 +236,7 @@ def _find_base(path: str | Path) -> list[str]:
 
 
 def encode_each_clip_once(audio_tower: Any) -> None:
-    """Patch a Qwen2.5-Omni audio tower to skip repeated clips of its input; gradients stay the same."""
+    """Patch a Qwen2.5-Omni audio tower to encode repeated clips once; gradients stay the same."""
     original = audio_tower.forward
 
     @wraps(original)
@@ -259,7 +259,7 @@ def encode_each_clip_once(audio_tower: Any) -> None:
 
 
 def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
-    """Return the index of the first of each distinct clip, and for each clip its position in that list."""
+    """Return the first index of each distinct clip, and for each clip its position in that list."""
     firsts: list[int] = []
     sources: list[int] = []
     for index, clip in enumerate(clips):
@@ -271,7 +271,7 @@ def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
 
 
 def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
-    """Write the untrained nano judge: Whisper tiny.en's encoder and a random text model, and its processor."""
+    """Write the untrained nano judge (Whisper tiny.en's encoder, a random text model) and its processor."""
     from sdiareward.checkpoint_io.nano import (
         load_audio_tower,
         load_whisper_encoder_weights,
@@ -294,7 +294,7 @@ def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = Non
 
 
 def make_thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThinkerConfig:
-    """Make the configuration of a thinker with the towers and tokens of a reward model and a minimal vision tower."""
+    """Make a thinker's configuration with a reward model's towers and tokens and a minimal vision tower."""
     # The parts of a configuration are typed as the union of their sources.
     text, audio = cast(Any, reward.text_config), cast(Any, reward.audio_config)
     names = ("audio_token_id", "image_token_id", "video_token_id", "audio_start_token_id", "audio_end_token_id")
@@ -304,6 +304,6 @@ def make_thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5Omni
         text_config=text.to_dict(),
         user_token_id=reward.user_token_id,
         **{name: getattr(reward, name) for name in names},
-        # Not a field of the class, but read when positions are computed.
+        # Not a field of the class, but read for positions.
         **{"vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>")},
     )

@@ -1,8 +1,8 @@
 """Sounds that attacks add to a turn: clicks, breaths, laughter, spoken words, a noise floor.
 
-Clicks, breaths and laughter are synthesised, because no recordings with a free licence were found. They are stylised,
-but have the onsets, spectra and rhythms by which a detector of "human sounds" would recognise them. Recordings in a
-folder replace any of them.
+Clicks, breaths and laughter are synthesised, because we found no recordings with a free licence. They are stylised but
+have the onsets, spectra and rhythms that a detector of "human sounds" would look for. A folder of recordings can
+replace any of them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FILLERS = ("um", "uh", "like", "you know", "I mean", "well", "sort of")
 # Formants of an open vowel and their widths, in Hz.
 _FORMANTS_HZ, _FORMANT_WIDTHS_HZ = (750.0, 1250.0, 2600.0), (90.0, 110.0, 170.0)
 _FRAME_SAMPLES = 512
-# Share of the frames, the quietest, that hold the noise floor.
+# Share of the quietest frames, which contain the noise floor.
 _FLOOR_SHARE = 0.1
 
 
 def find_clips(category: str, folder: str | Path | None) -> list[Path]:
-    """Return the recordings of a kind of sound in a folder of clips, which has one folder per kind."""
+    """Return the clips of one kind of sound from a folder with one subfolder per kind."""
     if folder is None:
         return []
     return sorted(path for path in Path(folder, category).glob("*") if path.is_file() and path.name[0] != ".")
@@ -51,20 +51,20 @@ def load_sound(name: str, rng: Rng, sounds_dir: str | Path | None = None, speak:
 
 
 def can_load_sound(name: str, sounds_dir: str | Path | None = None, speak: Speak | None = None) -> bool:
-    """Return whether `load_sound` can return a sound: spoken words need a recording or `speak`."""
+    """Return whether `load_sound` can return a sound; spoken words need a recording or `speak`."""
     return name in _MAKERS or bool(find_clips(name, sounds_dir)) or speak is not None
 
 
 def fingerprint_sounds(sounds_dir: str | Path) -> str:
     clips = {name: find_clips(name, sounds_dir) for name in (*_MAKERS, *_SPOKEN)}
     if not any(clips.values()):
-        raise ValueError(f"{sounds_dir}: no recordings; put some into one of its folders {', '.join(clips)}.")
+        raise ValueError(f"{sounds_dir}: has no recordings; add some to a subfolder: {', '.join(clips)}.")
     hashes = [(name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, paths in clips.items() for path in paths]
     return make_stable_id(hashes)
 
 
 def _make_click(rng: Rng) -> Samples:
-    """Return the click of a tongue or a mouse: 5 ms of a damped ring at 2 to 4 kHz."""
+    """Return a click of a tongue or a mouse: a damped oscillation of 5 ms at 2 to 4 kHz."""
     time_s = np.arange(round(0.005 * SAMPLING_RATE)) / SAMPLING_RATE
     return np.cos(2 * np.pi * rng.uniform(2000, 4000) * time_s) * np.exp(-time_s / 0.001)
 
@@ -76,12 +76,12 @@ def _make_breath(rng: Rng) -> Samples:
 
 
 def _make_laughter(rng: Rng) -> Samples:
-    """Return four to seven syllables, five per second, each aspirated, then voiced, on a falling pitch."""
+    """Return four to seven syllables, five per second: each aspirated, then voiced with a falling pitch."""
     syllables = []
     for pitch_hz in np.linspace(rng.uniform(240, 300), 190, rng.integers(4, 8)):
         aspirated = 0.3 * rng.standard_normal(round(0.08 * SAMPLING_RATE))
         time_s = np.arange(round(0.12 * SAMPLING_RATE)) / SAMPLING_RATE
-        # A pulse at each period of a pitch that falls by a tenth within the syllable.
+        # A pulse per pitch period; the pitch falls by a tenth within the syllable.
         phase = pitch_hz * (time_s - 0.05 * time_s**2 / time_s[-1])
         voiced = 20.0 * (np.diff(np.floor(phase), prepend=-1) > 0)
         syllables += [aspirated * _make_swell(len(aspirated)), voiced * _make_swell(len(voiced))]
@@ -108,7 +108,7 @@ _SPOKEN = ("filler", "demand")
 
 
 def estimate_noise_floor(arrays: Sequence[Samples]) -> np.ndarray | None:
-    """Return the mean power of the 257 bins of a windowed frame, of the quietest frames; None if these are silent."""
+    """Return the mean power spectrum (257 bins) of the quietest frames; None if they are silent."""
     frames = np.concatenate(
         [array[: len(array) // _FRAME_SAMPLES * _FRAME_SAMPLES].reshape(-1, _FRAME_SAMPLES) for array in arrays]
     )
@@ -130,7 +130,7 @@ def add_noise_floor(samples: Samples, power: np.ndarray, rng: Rng) -> Samples:
 
 
 def insert_at_quietest(samples: Samples, sound: Samples, heard_s: float) -> Samples:
-    """Insert a sound into the quietest 20 ms at which it ends within `heard_s`; all at 16 kHz."""
+    """Insert a sound at the quietest 20 ms from which it still ends within `heard_s`; all at 16 kHz."""
     num_heard = int(min(len(samples) + len(sound), heard_s * SAMPLING_RATE))
     heard, size = samples[: max(1, num_heard - len(sound))], SAMPLING_RATE // 50
     frames = heard[: len(heard) // size * size].reshape(-1, size)

@@ -1,8 +1,8 @@
 """Codecs, and channel matching: give the recorded and the synthetic side of a pair the same channel.
 
-Without it the pairs are solved by their noise floor: a recording has a room, a microphone and a codec that synthetic
-speech lacks, and a summary of the spectrum separates them. Both sides get the same trimming, bandwidth, speech level,
-noise and coding; before that, synthetic speech gets the codings of the recording.
+Without it, the noise floor solves the pairs: a recording has a room, a microphone and a codec, synthetic speech has
+none, and a summary of the spectrum separates the two. Both sides get the same trimming, bandwidth, speech level, noise
+and coding; synthetic speech first gets the codings of the recording.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def encode_flac(array: np.ndarray) -> bytes:
 
 
 def code_mulaw(samples: Samples, sampling_rate: int, num_bits: float = 8, *, clips_input: bool = False) -> Samples:
-    """Code as a telephone does, at 8 kHz by mu-law (G.711 has eight bits); `clips_input` as a file would before it."""
+    """Code as telephony does: mu-law at 8 kHz (G.711: eight bits); `clips_input` first clips like a 16-bit file."""
     wide = resample(samples, sampling_rate)
     if clips_input:
         wide = np.clip(wide, -1.0, 1.0)
@@ -56,7 +56,7 @@ def code_mulaw(samples: Samples, sampling_rate: int, num_bits: float = 8, *, cli
 
 
 def code_as_file(samples: Samples, sampling_rate: int, rate_hz: int, **options: Any) -> Samples:
-    """Write a file with libsndfile and read it again; the length may change by a few samples."""
+    """Encode and decode with libsndfile; the length may change by a few samples."""
     import soundfile
 
     data = encode(resample(samples, sampling_rate, rate_hz), rate_hz, **options)
@@ -71,7 +71,7 @@ def degrade_mulaw(samples: Samples, sampling_rate: int, rng: Rng, num_bits: floa
 
 @perturbation("mp3", "MP3 of {} kbit/s", "kbit/s", (64.0, 32.0, 16.0), 32.0, (12.0, 110.0))
 def degrade_mp3(samples: Samples, sampling_rate: int, rng: Rng, kbit_s: float) -> Samples:
-    # libsndfile's scale at this rate: 160 kbit/s at 0, 8 at 1. A constant rate would delay the sound.
+    # libsndfile's scale at this rate: 160 kbit/s at 0, 8 at 1. A constant bit rate would delay the sound.
     options = {"compression_level": (160 - kbit_s) / 152, "bitrate_mode": "AVERAGE"}
     return code_as_file(samples, sampling_rate, SAMPLING_RATE, format="MP3", subtype="MPEG_LAYER_III", **options)
 
@@ -84,9 +84,9 @@ def degrade_opus(samples: Samples, sampling_rate: int, rng: Rng, kbit_s: float) 
 
 
 def round_to_eight_bits(samples: Samples, sampling_rate: int, rate_hz: int, peak: float) -> Samples:
-    """Round samples to eight bits at another rate, after raising the peak to a level; the level is restored.
+    """Round samples to eight bits at another rate, with the peak raised to a level meanwhile.
 
-    Speech that is recorded for eight bits uses them. Without the level, rounding would drown a quieter voice.
+    Speech recorded for eight bits uses the whole range. Without the gain, rounding noise would mask a quiet voice.
     """
     array = resample(samples, sampling_rate, rate_hz)
     scale = 128 * peak / max(float(np.abs(array).max(initial=0.0)), 1e-9)
@@ -94,7 +94,7 @@ def round_to_eight_bits(samples: Samples, sampling_rate: int, rate_hz: int, peak
 
 
 def code_aac(samples: Samples, sampling_rate: int) -> Samples:
-    """Code as AAC at 48 kHz and 128 kbit/s, as video clips carry it (MELD)."""
+    """Code as AAC at 48 kHz and 128 kbit/s, as in video clips (MELD)."""
     import av
 
     buffer = io.BytesIO()
@@ -108,12 +108,12 @@ def code_aac(samples: Samples, sampling_rate: int) -> Samples:
     buffer.seek(0)
     with av.open(buffer, "r") as coded:
         decoded = np.concatenate([frame.to_ndarray()[0] for frame in coded.decode(audio=0)])
-    # The bare stream does not record that the encoder begins with a block of its own.
+    # The bare stream does not record the encoder's delay of one block.
     start = min(_AAC_DELAY_SAMPLES, len(decoded))
     return resample(decoded[start:], _AAC_RATE, sampling_rate)[: len(samples)]
 
 
-# The names that rows and settings use for codings.
+# Codings by the names that rows and settings use.
 CODINGS: dict[str, Callable[[Samples, int], Samples]] = {
     "aac": code_aac,
     # MPEG-2.5 layer III, the coding of Flight of the Amazon Queen.
@@ -123,7 +123,7 @@ CODINGS: dict[str, Callable[[Samples, int], Samples]] = {
     "opus": partial(code_as_file, format="OGG", subtype="OPUS", rate_hz=SAMPLING_RATE, compression_level=0.93),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": lambda samples, sampling_rate: resample(resample(samples, sampling_rate, 8000), 8000, sampling_rate),
-    # Raw samples of old games, with the loudest sample of the median clip of Drascula.
+    # Raw samples of old games, at the peak level of Drascula's median clip.
     "pcm_u8_11k": partial(round_to_eight_bits, rate_hz=11_025, peak=0.7),
     "vorbis_22k": partial(code_as_file, format="OGG", subtype="VORBIS", rate_hz=22_050, compression_level=0.3),
 }
@@ -131,19 +131,19 @@ CODINGS: dict[str, Callable[[Samples, int], Samples]] = {
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """The channel that both sides of a pair get. Recorded in every row."""
+    """The channel that both sides of a pair get; every row records it."""
 
-    trim_db: float = 35.0  # Below the loudest frame; applied by the builder to each part of a turn.
-    bandwidth_hz: float = 4000.0  # Frequencies below are kept.
-    level_dbfs: float = -26.0  # Of the active speech.
-    snr_db: float = 20.0  # Of the speech over the added white noise.
+    trim_db: float = 35.0  # Below the loudest frame; the builder trims each part of a turn.
+    bandwidth_hz: float = 4000.0  # Lower frequencies are kept.
+    level_dbfs: float = -26.0  # Level of the active speech.
+    snr_db: float = 20.0  # Speech over the added white noise.
     coding: str = "mulaw"  # Name in `CODINGS`, or `"none"`; applied last.
 
     def __post_init__(self) -> None:
         if self.coding != "none" and self.coding not in CODINGS:
             raise ValueError(f"channel coding is {self.coding!r}; it must be 'none' or one of {sorted(CODINGS)}.")
         if not 0 < self.bandwidth_hz <= SAMPLING_RATE / 2:
-            raise ValueError(f"bandwidth_hz is {self.bandwidth_hz}; it must lie in (0, {SAMPLING_RATE // 2}].")
+            raise ValueError(f"bandwidth_hz is {self.bandwidth_hz}; it must be in (0, {SAMPLING_RATE // 2}].")
 
     def as_row(self) -> dict[str, Any]:
         return asdict(self)
@@ -159,7 +159,7 @@ class ChannelSettings:
 
 
 def _measure_active_level(array: np.ndarray) -> float:
-    """Return the root mean square of the louder half of the 20 ms frames: pauses do not count as speech."""
+    """Return the root mean square of the louder half of the 20 ms frames, which excludes pauses."""
     size = max(len(array) // max(len(array) // 160, 1), 1)
     frames = array[: len(array) // size * size].reshape(-1, size)
     power = np.sort(np.square(frames).mean(axis=1))

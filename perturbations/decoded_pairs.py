@@ -1,4 +1,4 @@
-"""Pairs decoded into memory, so that attacks and the audit can change their sound and their words."""
+"""Pairs decoded into memory, so that attacks and the audit can change their audio and text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Messages = list[dict[str, Any]]
 class Turn:
     role: str
     text: str  # Empty without a transcript.
-    array: np.ndarray  # Mono float32, 16 kHz. Turns share it: never change it in place.
+    array: np.ndarray  # Mono float32, 16 kHz. Turns share arrays: never change them in place.
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class AuditPair:
 
 
 def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) -> Messages:
-    """Return a dialogue as the processor takes it, text before audio in each turn."""
+    """Return a dialogue as the processor's messages, text before audio in each turn."""
     messages: Messages = []
     for turn in turns:
         words = [{"type": "text", "text": turn.text}] if text and turn.text else []
@@ -51,7 +51,7 @@ def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) ->
 
 
 def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = True) -> list[AuditPair]:
-    """Decode rows of a data set of pairs; without `audio`, which takes nearly all of the time, arrays are empty."""
+    """Decode rows of a data set of pairs; without `audio`, arrays are empty and decoding is much faster."""
     subset = pairs.select(list(rows))
     labels = describe_pairs(subset)
     read = []
@@ -66,7 +66,7 @@ def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = Tru
 def _read_side(turns: Sequence[Mapping[str, Any]], name: str, audio: bool) -> list[Turn]:
     read, dialogue = [], make_dialogue(turns, name)
     if dialogue.system is not None:
-        raise AudioError(f"{name}: begins with a system turn; give the spoken turns alone.")
+        raise AudioError(f"{name}: begins with a system turn; give only the spoken turns.")
     for number, turn in enumerate(dialogue.turns):
         if len(turn.clips) != 1:
             raise AudioError(f"{name} turn {number}: has {len(turn.clips)} recordings; give exactly one per turn.")

@@ -1,8 +1,8 @@
 """Effects on a recording, in the order from the mouth to the file, and levels of signals; `channel` has the codecs.
 
-A perturbation is an effect that must not change the judgement of the conversation: a model whose reward changes with
-one scores the recording. All but silence, speed and tempo keep the length (resampling within a few samples), and none
-delays the signal. Needs NumPy and soxr only; `change_tempo` needs FFmpeg's libraries (`av`).
+A perturbation must not change the judgement of a conversation: a model whose reward changes with it scores the
+recording. All effects but silence, speed and tempo keep the length (resampling within a few samples); none delays the
+signal. They need only NumPy and soxr; `change_tempo` needs FFmpeg's libraries (`av`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Samples = np.ndarray
 Rng = np.random.Generator
 _FRAME_SAMPLES = SAMPLING_RATE // 100
 _TRIM_MARGIN_FRAMES = 5
-# Frames this far below the loudest one are pauses, not speech, when the level of a noise is set, in dB.
+# Frames this many dB below the loudest one count as pauses when a noise level is set.
 _TRIM_DB = 35.0
 _TELEPHONE_LOW_HZ = 300.0
-# Width of the flanks of the telephone band, as a share of the edge's frequency: steeper ones ring.
+# Width of the telephone band's slopes, relative to the edge frequency; steeper slopes ring.
 _FLANK = 0.1
-# A tilt turns the spectrum around this frequency; below the lower one it stays as it is there.
+# A tilt pivots at this frequency; below the lower one the gain is constant.
 _TILT_PIVOT_HZ, _TILT_LOW_HZ = 1000.0, 62.5
 # A living room, and the distance from mouth to microphone.
 _ROOM_M3, _DISTANCE_M = 60.0, 1.0
-# Sound reaches a wall and comes back before there is any reverberation.
+# Reverberation starts after the first reflection has returned.
 _FIRST_REFLECTION_S = 0.003
 _PEAK = 0.99
 _ENDS_S, _SNRS_DB, _RATES_HZ = (0.5, 1.0, 2.0), (30.0, 20.0, 10.0), (2000.0, 384_000.0)
@@ -41,14 +41,14 @@ Effect = Callable[[Samples, int, Rng, float], Samples]
 
 @dataclass(frozen=True)
 class Perturbation:
-    title: str  # With `{}` in place of the severity.
+    title: str  # `{}` stands for the severity.
     unit: str  # Empty for an effect without a severity.
-    severities: tuple[float, ...]  # From weak to strong, of both signs where both make sense.
+    severities: tuple[float, ...]  # From weak to strong, with both signs where both make sense.
     default: float
     limits: tuple[float, float]
     effect: Effect
     keeps_length: bool
-    is_held_out: bool  # The presets of training omit it, so that the audit applies an unseen channel.
+    is_held_out: bool  # Training presets exclude it, so that the audit applies an unseen channel.
 
     def format_title(self, severity: float | None = None) -> str:
         return self.title.format(f"{self.default if severity is None else severity:g}")
@@ -61,7 +61,7 @@ PERTURBATIONS: dict[str, Perturbation] = {}
 
 
 def perturbation(name: str, *fields: Any, keeps_length: bool = True, is_held_out: bool = False) -> Any:
-    """Enter the decorated effect into `PERTURBATIONS`; `fields` are the first ones of [`Perturbation`]."""
+    """Register the decorated effect in `PERTURBATIONS`; `fields` are the first fields of [`Perturbation`]."""
 
     def enter(effect: Effect) -> Effect:
         given = (*fields, effect, keeps_length, is_held_out)
@@ -72,7 +72,7 @@ def perturbation(name: str, *fields: Any, keeps_length: bool = True, is_held_out
 
 
 def measure_level(samples: Samples) -> float:
-    """Return the root mean square of a signal, 0 without samples."""
+    """Return the root mean square of a signal; 0 for an empty one."""
     return math.sqrt(np.mean(np.square(samples, dtype=np.float64))) if samples.size else 0.0
 
 
@@ -82,13 +82,13 @@ def scale_to_level(samples: Samples, level: float) -> Samples:
 
 
 def set_level(samples: Samples, level_dbfs: float) -> Samples:
-    """Scale a signal to a level, or to a lower one where its peak would clip."""
+    """Scale a signal to a level, or to a lower one if its peak would clip."""
     gain = 10 ** (level_dbfs / 20) / max(measure_level(samples), 1e-9)
     return samples * min(gain, _PEAK / max(float(np.abs(samples).max(initial=0.0)), 1e-9))
 
 
 def trim_silence(array: Samples, trim_db: float) -> Samples:
-    """Cut frames of 10 ms more than `trim_db` below the loudest before and after the speech; keep 50 ms of margin."""
+    """Trim leading and trailing 10 ms frames more than `trim_db` below the loudest; keep a margin of 50 ms."""
     num_frames = len(array) // _FRAME_SAMPLES
     if num_frames == 0:
         return array
@@ -103,7 +103,7 @@ def trim_silence(array: Samples, trim_db: float) -> Samples:
 
 @perturbation("speed", "speed (and pitch) {} %", "%", (-1.0, 1.0, -3.0, 3.0), 3.0, (-50.0, 100.0), keeps_length=False)
 def change_speed(samples: Samples, sampling_rate: int, rng: Rng, percent: float) -> Samples:
-    """Play faster or slower (below 0); the pitch moves with the speed, as on a tape."""
+    """Play faster, or slower (below 0); the pitch changes with the speed, as on a tape."""
     return resample(samples, round(sampling_rate * (1 + percent / 100)), sampling_rate)
 
 
@@ -123,10 +123,10 @@ def add_silence_after(samples: Samples, sampling_rate: int, rng: Rng, duration_s
 
 @perturbation("reverberation", "a room that rings for {} s (RT60)", "s", (0.2, 0.4, 0.8), 0.4, (0.02, 10.0))
 def reverberate(samples: Samples, sampling_rate: int, rng: Rng, rt60_s: float) -> Samples:
-    """Put the signal into a room in which sound decays by 60 dB within `rt60_s`; the level stays.
+    """Add the reverberation of a room in which sound decays by 60 dB within `rt60_s`; keep the level.
 
-    The impulse response is the direct sound, then noise under an exponential decay, as strong against it as in a
-    diffuse field (Hopkins and Stryker's formula). The tail after the end of the signal is cut off.
+    The impulse response is the direct sound followed by exponentially decaying noise, with the ratio of a diffuse
+    field (Hopkins and Stryker's formula). The tail after the end of the signal is cut off.
     """
     time_s = np.arange(1, round(rt60_s * sampling_rate)) / sampling_rate
     noise = rng.standard_normal(len(time_s))
@@ -141,7 +141,7 @@ def reverberate(samples: Samples, sampling_rate: int, rng: Rng, rt60_s: float) -
 
 @perturbation("noise", "noise {} dB below the speech", "dB", _SNRS_DB, 30.0, (-20.0, 120.0))
 def add_noise(samples: Samples, sampling_rate: int, rng: Rng, snr_db: float) -> Samples:
-    """Add white noise below the level of the speech, pauses at the ends excluded."""
+    """Add white noise `snr_db` below the speech, measured without pauses at the ends."""
     return _add_below_speech(samples, rng.standard_normal(len(samples), dtype=np.float32), snr_db)
 
 
@@ -163,7 +163,7 @@ def _add_below_speech(samples: Samples, noise: Samples, snr_db: float) -> Sample
 
 @perturbation("tilt", "equaliser of {} dB per octave", "dB per octave", (-1.0, 1.0, -3.0, 3.0), -3.0, (-24.0, 24.0))
 def tilt_spectrum(samples: Samples, sampling_rate: int, rng: Rng, db_per_octave: float) -> Samples:
-    """Make the sound brighter or duller; the level stays."""
+    """Make the sound brighter or duller; keep the level."""
 
     def gain(hertz: np.ndarray) -> np.ndarray:
         octaves = np.log2(np.maximum(hertz, _TILT_LOW_HZ) / _TILT_PIVOT_HZ)
@@ -174,7 +174,7 @@ def tilt_spectrum(samples: Samples, sampling_rate: int, rng: Rng, db_per_octave:
 
 @perturbation("gain", "level {} dB", "dB", (-3.0, 3.0, -6.0, 6.0), -6.0, (-60.0, 60.0))
 def change_gain(samples: Samples, sampling_rate: int, rng: Rng, gain_db: float) -> Samples:
-    """Scale the signal; nothing is clipped."""
+    """Scale the signal without clipping."""
     return samples * np.float32(10 ** (gain_db / 20))
 
 
@@ -197,7 +197,7 @@ def clip_samples(samples: Samples, sampling_rate: int, rng: Rng, percent: float)
 
 @perturbation("telephone_band", "band of 300 to {} Hz", "Hz", (3800.0, 3400.0, 3000.0), 3400.0, (400.0, 384_000.0))
 def keep_telephone_band(samples: Samples, sampling_rate: int, rng: Rng, high_hz: float) -> Samples:
-    """Keep the band from 300 Hz to an upper edge."""
+    """Keep the band from 300 Hz to `high_hz`."""
 
     def gain(hertz: np.ndarray) -> np.ndarray:
         low = np.interp(hertz, [_TELEPHONE_LOW_HZ * (1 - _FLANK), _TELEPHONE_LOW_HZ], [0.0, 1.0])
@@ -218,14 +218,14 @@ def resample_between(samples: Samples, sampling_rate: int, rng: Rng, rate_hz: fl
 
 def _weigh_spectrum(samples: Samples, sampling_rate: int, gain: Callable[[np.ndarray], np.ndarray]) -> Samples:
     """Multiply the spectrum by a gain per frequency, without delay."""
-    # Zeros after the signal: the filter is circular.
+    # Pad with zeros, because the filter is circular.
     size = _find_fast_size(len(samples) + sampling_rate // 10)
     spectrum = np.fft.rfft(samples, size) * gain(np.fft.rfftfreq(size, 1 / sampling_rate))
     return np.fft.irfft(spectrum, size)[: len(samples)]
 
 
 def _find_fast_size(num_samples: int) -> int:
-    """Return the next power of two: a Fourier transform of another size can take ten times as long."""
+    """Return the next power of two; an FFT of another size can take ten times as long."""
     return 1 << (num_samples - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""Apply perturbations by name. A new one is a decorated effect in `effects` or, after these, in `channel`."""
+"""Apply perturbations by name. Add a new one as a decorated effect in `effects` or `channel`, which comes after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 
-# `channel` enters the codecs.
+# Importing `channel` registers the codecs.
 from . import channel as channel
 from .effects import PERTURBATIONS, Perturbation
 
@@ -17,20 +17,20 @@ from .effects import PERTURBATIONS, Perturbation
 def apply(
     name: str, array: np.ndarray, sampling_rate: int, severity: float | None = None, *, seed: int = 0
 ) -> np.ndarray:
-    """Apply a perturbation to a mono recording, which is not changed in place; return float32."""
+    """Apply a perturbation to a copy of a mono recording; return float32."""
     (perturbation,) = require_known([name])
     if array.ndim != 1 or not array.size:
-        raise ValueError(f"the signal has shape {array.shape}; a mono one with samples is needed, (num_samples,).")
+        raise ValueError(f"the signal has shape {array.shape}; it must be mono and not empty: (num_samples,).")
     value = perturbation.default if severity is None else float(severity)
     low, high = perturbation.limits
     if not low <= value <= high:
         unit = f" {perturbation.unit}" if perturbation.unit else ""
-        raise ValueError(f"{name} is {value:g}{unit}; it must lie between {low:g} and {high:g}.")
+        raise ValueError(f"{name} is {value:g}{unit}; it must be between {low:g} and {high:g}.")
     samples = np.asarray(array, dtype=np.float32)
     changed = perturbation.effect(samples, sampling_rate, np.random.default_rng(seed), value)
     changed = np.asarray(changed, dtype=np.float32)
     if perturbation.keeps_length:
-        # Resampling and codecs may return a few samples more or fewer.
+        # Resampling and codecs may change the length by a few samples.
         changed = np.pad(changed[: len(array)], (0, max(len(array) - len(changed), 0)))
     return changed
 
@@ -38,12 +38,12 @@ def apply(
 def require_known(names: Iterable[str]) -> list[Perturbation]:
     unknown = [name for name in names if name not in PERTURBATIONS]
     if unknown:
-        raise ValueError(f"the perturbation is {unknown[0]!r}; it must be one of {', '.join(sorted(PERTURBATIONS))}.")
+        raise ValueError(f"unknown perturbation {unknown[0]!r}; it must be one of {', '.join(sorted(PERTURBATIONS))}.")
     return [PERTURBATIONS[name] for name in names]
 
 
 def draw_chain(names: Sequence[str], rng: np.random.Generator) -> list[tuple[str, float]]:
-    """Draw one to three different perturbations with severities, in the order of `PERTURBATIONS`."""
+    """Draw one to three perturbations and their severities, in the order of `PERTURBATIONS`."""
     count = rng.integers(1, min(3, len(names)) + 1)
     drawn = set(rng.choice(np.array(names), count, replace=False).tolist())
     return [(name, each.draw_severity(rng)) for name, each in PERTURBATIONS.items() if name in drawn]
@@ -74,5 +74,5 @@ def change_recordings(
     ]
 
 
-# A noise, a band and a codec: each has a relative among the channels of training, which the audit compares it with.
+# A noise, a band and a codec; the audit compares each with a similar perturbation seen in training.
 HELD_OUT = tuple(name for name, perturbation in PERTURBATIONS.items() if perturbation.is_held_out)

@@ -1,7 +1,7 @@
 """Change a recorded or synthetic voice by rule: pitch, formants, tempo, level, breath, tremor.
 
-Rules make a voice higher, shakier or duller, but they do not act. The WORLD vocoder (`pyworld`, MIT) analyses and
-synthesises.
+Rules make a voice higher, shakier or duller; they do not replace acting. The WORLD vocoder (`pyworld`, MIT)
+does analysis and synthesis.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
 from .effects import Samples, change_tempo, set_level, trim_silence
 
 
-# A level at which the loudest category does not clip yet.
+# The loudest category does not clip at this level.
 NORMAL_LEVEL_DBFS = -28.0
 _TRIM_DB = 35.0
 _RISE_FRAMES = 80
 _FRAME_PERIOD_MS = 5.0
-# Aperiodicity is added fully from here on; below, a voice is breathy only to a degree.
+# Above this frequency all aperiodicity is added, below it only a part.
 _BREATH_HZ = 4000.0
 _TILT_PIVOT_HZ = 500.0
 
@@ -35,7 +35,7 @@ def can_vocode() -> bool:
 
 def _load_world() -> Any:
     with warnings.catch_warnings():
-        # pyworld imports pkg_resources, which warns of its removal; setuptools is held below 81 for it.
+        # pyworld imports pkg_resources, which warns about its removal; setuptools is pinned below 81 for it.
         warnings.simplefilter("ignore", UserWarning)
         import pyworld
 
@@ -43,7 +43,7 @@ def _load_world() -> Any:
 
 
 def analyze_speech(array: Samples, frame_period_ms: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return pitch in Hz `(num_frames,)`, 0 if unvoiced; envelope and aperiodicity `(num_frames, num_bins)`."""
+    """Return pitch in Hz, 0 if unvoiced, `(num_frames,)`; envelope and aperiodicity, `(num_frames, num_bins)`."""
     world, signal = _load_world(), array.astype(np.float64)
     pitch, times = world.dio(signal, SAMPLING_RATE, frame_period=frame_period_ms)
     pitch = world.stonemask(signal, pitch, times, SAMPLING_RATE)
@@ -60,7 +60,7 @@ def synthesize_speech(
 
 
 def flatten_pitch(pitch: np.ndarray, kept: float) -> np.ndarray:
-    """Move voiced frames towards their mean log pitch; keep the share `kept` of their deviation."""
+    """Move voiced frames towards the mean log pitch; keep the share `kept` of their deviation."""
     flat, voiced = pitch.copy(), pitch > 0
     if voiced.any():
         log_pitch = np.log(pitch[voiced])
@@ -73,17 +73,17 @@ class VoiceShape:
     """Change a voice, trim the silence around the speech and set its level; the defaults leave the voice unchanged."""
 
     pitch: float = 1.0
-    pitch_range: float = 1.0  # Factor of the deviations from the mean log pitch: below 1 flatter.
-    formants: float = 1.0  # A shorter vocal tract has more than 1.
-    rise: float = 1.0  # Factor of the pitch at the end, reached within the last 0.4 s.
-    tremor: float = 0.0  # Depth of a shake of the pitch, as a share of it.
+    pitch_range: float = 1.0  # Factor of the deviation from the mean log pitch; flatter below 1.
+    formants: float = 1.0  # Above 1 for a shorter vocal tract.
+    rise: float = 1.0  # Factor of the final pitch, reached within the last 0.4 s.
+    tremor: float = 0.0  # Depth of the pitch tremor, relative to the pitch.
     tremor_hz: float = 6.0
-    breath: float = 0.0  # Share of the voice that becomes noise at high frequencies.
-    tilt_db: float = 0.0  # Per octave above 500 Hz.
+    breath: float = 0.0  # Share of the voice replaced by noise at high frequencies.
+    tilt_db: float = 0.0  # dB per octave above 500 Hz.
     tempo: float = 1.0
     gain_db: float = 0.0  # Relative to `NORMAL_LEVEL_DBFS`.
-    # Use WORLD, which all but tempo and gain need. Set it for all categories of an attribute or none, so that
-    # the sound of the vocoder identifies none of them.
+    # Use WORLD, which everything but tempo and gain needs. Set it for all categories of an attribute or for none,
+    # so that the vocoder's sound does not identify a category.
     is_vocoded: bool = False
 
     def __call__(self, samples: Samples, sampling_rate: int) -> Samples:
@@ -109,7 +109,7 @@ class VoiceShape:
         pitch, envelope, aperiodicity = analyze_speech(array, _FRAME_PERIOD_MS)
         hertz = np.linspace(0, SAMPLING_RATE / 2, envelope.shape[1])
         if self.formants != 1:
-            # Stretch the frequency axis.
+            # Warp the frequency axis.
             envelope, aperiodicity = (
                 np.stack([np.interp(hertz / self.formants, hertz, frame) for frame in frames])
                 for frames in (envelope, aperiodicity)

@@ -1,4 +1,4 @@
-"""The HTTP interface: paths, authorization, limits, errors, metrics. Each process has a model of its own."""
+"""The HTTP interface: paths, authorization, limits, errors, metrics. Each process loads its own model."""
 
 from __future__ import annotations
 
@@ -37,50 +37,50 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """Rewards of spoken dialogues: how much does an answer sound like a person in that conversation?
 
-- `POST /score` gives the reward of each dialogue of a request; higher is better.
-- `POST /compare` gives the rewards of two versions of a dialogue, their margin, and the probability that `a` is the
-  better one.
+- `POST /score` returns the reward of each dialogue; higher is better.
+- `POST /compare` returns the rewards of two versions of a dialogue, their margin, and the probability that `a` is
+  better.
 
-A body is JSON with recordings in base64, or multipart with the JSON in the part `request` and recordings in parts of
-their own, which `audio: {"file": NAME}` names. A server with an API key takes it as `Authorization: Bearer KEY`.
-Rewards order versions of one conversation; they do not rate a person."""
+The body is JSON with recordings in base64, or multipart: the JSON in the part `request` and each recording in its own
+part, referenced as `audio: {"file": NAME}`. If the server has an API key, send `Authorization: Bearer KEY`.
+Rewards rank versions of one conversation; they do not rate a person."""
 _COUNTED = ("/score", "/compare", "/health", "/metrics")
-# Monitoring must get an answer even when the server is full.
+# Monitoring works even when the server is full.
 _ALWAYS_OPEN = ("/health", "/metrics")
-# Browsers and proxies send some thirty.
+# Browsers and proxies send about thirty.
 _MAX_HEADERS = 100
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The multipart body is malformed."},
-    401: {"description": "No API key, or a wrong one."},
-    403: {"description": "The server has no API key, and another site may have caused the request."},
-    408: {"description": "The body came too slowly."},
+    401: {"description": "The API key is missing or wrong."},
+    403: {"description": "The server has no API key, and the request may come from another site."},
+    408: {"description": "The body arrived too slowly."},
     413: {"description": "The body is too large."},
-    431: {"description": "There are too many headers."},
-    422: {"description": "Something cannot be scored: where, and why.", "model": forms.Problems},
+    431: {"description": "Too many headers."},
+    422: {"description": "Cannot be scored; `detail` has the place and the reason.", "model": forms.Problems},
     503: {"description": "Overloaded; try again after `Retry-After` seconds."},
 }
 
 
-# The dialogues of a request by where they are in it.
+# The dialogues of a request by their location in it.
 Places = Mapping[tuple[str | int, ...], forms.DialogueForm]
 
 
 class Metrics:
-    """Metrics of one process, for Prometheus; clients cannot add values of labels."""
+    """Prometheus metrics of one process; clients cannot add label values."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter("sdiareward_requests", "Answers.", ["path", "status"], **own)
-        self.seconds = Histogram("sdiareward_request_seconds", "Time to answer.", ["path"], buckets=_SECONDS, **own)
+        self.seconds = Histogram("sdiareward_request_seconds", "Request duration.", ["path"], buckets=_SECONDS, **own)
         self.in_flight = Gauge("sdiareward_requests_in_flight", "Requests in flight.", **own)
         self.dialogues = Counter("sdiareward_dialogues", "Dialogues.", ["outcome"], **own)
         self.audio_seconds = Counter("sdiareward_audio_seconds", "Seconds of audio scored.", **own)
 
 
 class RequestScorer:
-    """Answer requests: score their valid dialogues, together with others that wait, and explain the other ones."""
+    """Answer requests: score valid dialogues, batched with other waiting ones, and report the invalid ones."""
 
     def __init__(self, scorer: Scorer, limits: Limits, metrics: Metrics):
         self.scorer = scorer
@@ -99,7 +99,7 @@ class RequestScorer:
     async def score(
         self, options: Options, places: Places, files: Mapping[str, bytes], *, is_strict: bool = True
     ) -> list[Result]:
-        """Return the result of the dialogue at each place of the request; the context of answers is computed once."""
+        """Return the result for each location in the request; a shared context is computed once."""
         if options.calibrated and self.calibration is None:
             raise BadRequestError(Problem(loc=["body", "calibrated"], msg=self._no_calibration, type="option"))
         for name, choices in (("criterion", self.criteria), ("subset", self.subsets or [])):
@@ -159,14 +159,14 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
     async def authorize(shown: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
         if settings.api_key is None:
             return
-        # A header that is not text is a wrong key.
+        # A non-ASCII header counts as a wrong key.
         sent = shown.credentials.encode("utf-8", "surrogateescape") if shown else b""
         if not hmac.compare_digest(settings.api_key.encode(), sent):
             reason = "the API key is wrong." if shown else "send the API key as `Authorization: Bearer KEY`."
             raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
 
     def describe(form: type[Options]) -> dict[str, Any]:
-        """Return the options of a path with a body that FastAPI does not parse: it is JSON or multipart."""
+        """Describe a body that FastAPI does not parse itself, because it is JSON or multipart."""
         schema = {"$ref": f"#/components/schemas/{form.__name__}"}
         file = {"type": "string", "format": "binary"}
         parts = {"type": "object", "properties": {forms.REQUEST_PART: schema}, "additionalProperties": file}
@@ -179,12 +179,12 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
     async def score(request: Request) -> forms.ScoreResponse:
         """Return the reward of each dialogue, higher is better.
 
-        With `skip_bad` a dialogue that cannot be scored has an `error` in place of its reward; without it the whole
+        With `skip_bad`, a dialogue that cannot be scored has an `error` instead of a reward; without it, the whole
         request is refused.
         """
         form, files = await forms.read_request(request, ScoreRequest, limits)
         if (number := len(form.dialogues)) > limits.max_dialogues:
-            reason = f"has {number} dialogues; send at most {limits.max_dialogues} at once."
+            reason = f"has {number} dialogues; send at most {limits.max_dialogues} per request."
             raise BadRequestError(Problem(loc=["body", "dialogues"], msg=reason, type="too_many"))
         places: Places = {("dialogues", index): each for index, each in enumerate(form.dialogues)}
         results = await requests.score(form, places, files, is_strict=not form.skip_bad)
@@ -208,7 +208,7 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
 
     @app.get("/health", tags=["monitoring"])
     async def health() -> forms.Health:
-        """Report the model and what the server accepts."""
+        """Return the model and the limits of the server."""
         shown = ("max_body_bytes", "max_dialogues", "max_turns", "max_turn_s")
         return forms.Health(
             status="ok",
@@ -221,7 +221,7 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
 
     @app.get("/metrics", response_class=Response, tags=["monitoring"], dependencies=[Depends(authorize)])
     async def show_metrics() -> Response:
-        """Return the metrics in the format of Prometheus."""
+        """Return the metrics in Prometheus format."""
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.exception_handler(BadRequestError)
@@ -236,13 +236,13 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
     _, schemas = models_json_schema(
         [(ScoreRequest, "validation"), (CompareRequest, "validation")], ref_template="#/components/schemas/{model}"
     )
-    # FastAPI keeps the schema that it makes first.
+    # FastAPI caches the first schema.
     app.openapi()["components"]["schemas"].update(schemas["$defs"])
     return app
 
 
 def add_gate(app: FastAPI, settings: ServiceSettings, metrics: Metrics) -> None:
-    """Limit headers, requests in flight and, without a key, where requests come from; count all requests."""
+    """Limit headers, requests in flight and, without a key, the origin of requests; count all requests."""
     limits, names, num_in_flight = settings.limits, list_own_names(settings.host), 0
     metrics.in_flight.set_function(lambda: num_in_flight)
 
@@ -257,7 +257,7 @@ def add_gate(app: FastAPI, settings: ServiceSettings, metrics: Metrics) -> None:
         elif settings.api_key is None and not is_own_host(host, names):
             reason = f"the host is {host[:80]!r}; use an address of the server, or start it with an API key."
         elif settings.api_key is None and not is_own_origin(origin, host):
-            reason = f"a page of {str(origin)[:80]!r} may not use a server without an API key."
+            reason = f"pages from {str(origin)[:80]!r} may not use a server without an API key."
         return JSONResponse({"detail": reason}, status, headers) if reason else None
 
     @app.middleware("http")

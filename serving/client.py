@@ -1,4 +1,4 @@
-"""The client of a server, which needs neither torch nor the model, and a reward function for TRL that asks one."""
+"""A client for the server, without torch or a model, and a reward function for TRL that uses it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CONCURRENCY = 16
-# Samples of 24 bits, aligned to the top of 32.
+# 24-bit samples, left-aligned in 32 bits.
 _FULL_SCALE = 2**23
 _Heard = MutableMapping[int, Heard] | None
 
 
 class ServiceError(RuntimeError):
-    """Raised when the server does not answer, or fails for a reason other than the request."""
+    """Raised when the server does not answer, or fails although the request is valid."""
 
     def __init__(self, message: str, status: int | None = None):
         super().__init__(message)
@@ -54,15 +54,15 @@ class RefusedError(ValueError):
 @dataclass(frozen=True)
 class Comparison:
     rewards: tuple[float, float]
-    margin: float  # Reward of the first minus that of the second.
-    probability: float  # That the first is better.
+    margin: float  # First reward minus second.
+    probability: float  # Probability that the first is better.
     heard: tuple[Heard, Heard]  # Seconds given and heard, cut turns, silent turns.
 
 
 class RewardClient:
-    """Score dialogues on a server, which gets the recordings and reads no files; threads may share a client.
+    """Score dialogues on a server; the client uploads the recordings. Threads can share a client.
 
-    `options` of its methods are fields of a request: `require_audio`, `calibrated`, and `subset` of calibrated values.
+    `options` of the methods are fields of the request: `require_audio`, `calibrated` and, with it, `subset`.
     """
 
     def __init__(self, url: str, api_key: str | None = None, *, max_retries: int = 8, timeout_s: float = 150.0):
@@ -71,9 +71,9 @@ class RewardClient:
         key = api_key if api_key is not None else os.environ.get(API_KEY_ENV)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._session = requests.Session()
-        # Use neither the proxies of the environment nor .netrc: the server is on this machine or in its network.
+        # Ignore proxies of the environment and .netrc: the server is on this machine or its network.
         self._session.trust_env = False
-        # A reward depends on the dialogue alone, so a retry is safe.
+        # A retry is safe, because a reward depends on the dialogue alone.
         rules: dict[str, Any] = {"allowed_methods": None, "backoff_factor": 0.2, "backoff_jitter": 0.2}
         retry = Retry(max_retries, status_forcelist=(502, 503, 504), raise_on_status=False, **rules)
         adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=_CONCURRENCY)
@@ -83,14 +83,14 @@ class RewardClient:
     def score(
         self, dialogues: Sequence[Any], criterion: str = "joint", *, heard: _Heard = None, **options: Any
     ) -> list[float]:
-        """Return the rewards, higher is better, or calibrated values; `heard` is as in `Scorer.score`."""
+        """Return the rewards (higher is better) or calibrated values; `heard` as in `Scorer.score`."""
         results = self._score_all(dialogues, {**options, "criterion": criterion}, heard)
         return [result["calibrated" if options.get("calibrated") else "reward"] for result in results]
 
     def score_or_reason(
         self, dialogues: Sequence[Any], criterion: str = "joint", *, heard: _Heard = None, **options: Any
     ) -> list[float | str]:
-        """Return the reward of each dialogue, or the reason why it was skipped."""
+        """Return the reward of each dialogue, or the reason it was skipped."""
         results = self._score_all(dialogues, {**options, "criterion": criterion}, heard, skips_bad=True)
         return [result["error"]["msg"] if result["error"] else result["reward"] for result in results]
 
@@ -102,13 +102,13 @@ class RewardClient:
         return Comparison(rewards, found["margin"], found["probability"], heard)
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the server: its model, criteria and limits."""
+        """Return the server's model, criteria and limits."""
         return self._send("GET", "/health")
 
     def _score_all(
         self, dialogues: Sequence[Any], options: Mapping[str, Any], heard: _Heard, *, skips_bad: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the results: of one request each, since the server scores together what waits together."""
+        """Return the results, one request each; the server batches waiting requests."""
 
         def score(number: int) -> dict[str, Any]:
             try:
@@ -116,7 +116,7 @@ class RewardClient:
                 result: dict[str, Any] = self._send("POST", "/score", body)["results"][0]
                 return result
             except (ServiceError, OSError, TypeError, ValueError) as error:
-                # A dialogue that is too large, or that the model fails on, may be skipped: others may be answered.
+                # Skip a dialogue that is too large or fails in the model: others may succeed.
                 if isinstance(error, ServiceError) and not (skips_bad and error.status in (413, 500)):
                     raise
                 problems = getattr(error, "problems", [{"msg": " ".join(str(error).split())}])
@@ -160,14 +160,14 @@ def _read_heard(result: Mapping[str, Any]) -> Heard:
 
 
 def encode_dialogue(given: Any) -> dict[str, Any]:
-    """Return a dialogue in the form of a request, with its recordings in base64; samples become FLAC of 24 bits."""
+    """Return a dialogue as JSON for a request, with recordings in base64; samples become 24-bit FLAC."""
     messages = make_dialogue(given, is_whole=False).to_messages()
     for item in (item for message in messages for item in message["content"] if "audio" in item):
         handle, _, array, sampling_rate = open_source(item["audio"])
         buffer = io.BytesIO()
         if array is None:
             buffer = io.BytesIO(Path(handle).read_bytes()) if isinstance(handle, str) else handle
-        # FLAC cannot hold samples beyond full scale or not finite; the server checks those.
+        # FLAC cannot store samples that exceed full scale or are not finite; the server checks them.
         elif array.size and array.dtype.kind == "f" and np.abs(array).max() < 1 - 1 / _FULL_SCALE:
             scaled = np.rint(array.T.astype(np.float64) * _FULL_SCALE).astype(np.int32) << 8
             soundfile.write(buffer, scaled, sampling_rate, format="FLAC", subtype="PCM_24")
@@ -184,14 +184,14 @@ class RemoteScorer:
         import torch
 
         self.client = client
-        # Stands for the model in the request queue.
+        # Takes the model's place in the request queue.
         self.model, self.device = self, torch.device("cpu")
 
     def iter_scores(
         self, dialogues: Sequence[Any], criterion: Sequence[str], *, skipped: MutableMapping[int, str], **options: Any
     ) -> Iterator[tuple[int, float]]:
-        """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`. All have one criterion."""
-        # The `require_audio` of the reward function was applied before; the server finds shared prefixes.
+        """Yield `(index, reward)` under one criterion; write the reason for each skipped dialogue to `skipped`."""
+        # The reward function has already applied `require_audio`; the server finds shared prefixes.
         heard = options["heard"]
         results = self.client.score_or_reason(dialogues, criterion[0], heard=heard, require_audio=False)
         for index, result in enumerate(results):
@@ -202,7 +202,7 @@ class RemoteScorer:
 
 
 def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **options: Any) -> RewardFunction:
-    """Build a reward function with the options of `reward_fn`; a server that does not answer ends the run."""
+    """Build a reward function with the options of `reward_fn`; it raises if the server does not answer."""
     from sdiareward.scoring.reward_function import RewardFunction, RewardOptions
 
     client = url if isinstance(url, RewardClient) else RewardClient(url, api_key)

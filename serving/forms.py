@@ -1,6 +1,6 @@
-"""Requests and answers: their forms, from which the OpenAPI page is generated, and how a request is read.
+"""The schemas of requests and answers, which also make the OpenAPI page, and the parsing of requests.
 
-A body is JSON or multipart, which FastAPI cannot declare together.
+A body is JSON or multipart; FastAPI cannot declare both.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .settings import Limits
 
 
 JSON, MULTIPART = "application/json", "multipart/form-data"
-# The part of a multipart request that holds the JSON.
+# The multipart part with the JSON.
 REQUEST_PART = "request"
 _MAX_FILES = 1024
 _MAX_PROBLEMS = 100
-# Thousands of short ones would be opened one by one.
+# Thousands of short recordings would be opened one by one.
 _MAX_RECORDINGS = 1024
 
 
 class Form(BaseModel):
-    """Form without unknown fields, because a misspelt option must not be ignored."""
+    """A schema that rejects unknown fields, so that a misspelt option is not ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,7 +46,7 @@ class DialogueForm(Form):
 
     turns: list[dict[str, Any]] = Field(
         description="Each has a `role` and `text`, `audio` or both, or `content`, a list of items. A recording (WAV, "
-        'FLAC, OGG or MP3) is `{"base64": ...}`, a data: URL, or `{"file": NAME}` with the name of a multipart part.'
+        'FLAC, OGG or MP3) is `{"base64": ...}`, a data: URL, or `{"file": NAME}`, the name of a multipart part.'
     )
 
 
@@ -54,14 +54,14 @@ class Options(Form):
     """The criterion and the options of a request."""
 
     criterion: str = Field(default="joint", description="One of the criteria that `/health` lists.")
-    calibrated: bool = Field(default=False, description="Give calibrated values beside the rewards.")
-    subset: str | None = Field(default=None, description="With `calibrated`: log-odds by this subset, not quantiles.")
+    calibrated: bool = Field(default=False, description="Also return calibrated values.")
+    subset: str | None = Field(default=None, description="With `calibrated`: log-odds of this subset, not quantiles.")
     require_audio: bool = Field(default=True, description="Refuse a turn without a recording.")
 
     @model_validator(mode="after")
     def _require_calibrated(self) -> Options:
         if self.subset is not None and not self.calibrated:
-            raise ValueError("subset is for calibrated values; give calibrated: true too, or omit subset")
+            raise ValueError("subset needs calibrated: true; add it, or omit subset")
         return self
 
 
@@ -80,9 +80,9 @@ class CompareRequest(Options):
 
 
 class Problem(BaseModel):
-    """Why something cannot be scored."""
+    """The reason why part of a request cannot be scored."""
 
-    loc: list[str | int] = Field(description="Where in the request.")
+    loc: list[str | int] = Field(description="Location in the request.")
     msg: str
     type: str
     dialogue: int | None = Field(default=None, description="Number of the dialogue, from 1.")
@@ -90,7 +90,7 @@ class Problem(BaseModel):
 
 
 class Problems(BaseModel):
-    """The problems of a request, at most a hundred."""
+    """The problems of a request, at most 100."""
 
     detail: list[Problem]
 
@@ -100,16 +100,16 @@ class Result(BaseModel):
 
     reward: float | None = Field(description="Higher is better.")
     calibrated: float | None = Field(default=None, description="Share of lower reference rewards, or log-odds.")
-    given_s: float | None = Field(default=None, description="Seconds of all recordings.")
-    heard_s: float | None = Field(default=None, description="Seconds that the model hears: of each `max_turn_s`.")
+    given_s: float | None = Field(default=None, description="Duration of all recordings in seconds.")
+    heard_s: float | None = Field(default=None, description="Heard seconds: at most `max_turn_s` per turn.")
     num_recordings: int | None = None
-    cut_turns: list[int] | None = Field(default=None, description="Turns of which the end is not heard, from 1.")
-    silent_turns: list[int] | None = Field(default=None, description="Turns in which nothing is heard, from 1.")
+    cut_turns: list[int] | None = Field(default=None, description="Numbers of truncated turns, from 1.")
+    silent_turns: list[int] | None = Field(default=None, description="Numbers of silent turns, from 1.")
     error: Problem | None = None
 
 
 class ScoreResponse(BaseModel):
-    """A result for each dialogue, in order."""
+    """The results of the dialogues, in order."""
 
     criterion: str
     results: list[Result]
@@ -135,7 +135,7 @@ class Health(BaseModel):
     model: str
     criteria: list[str]
     calibration_subsets: list[str] | None = Field(description="Null for a model without calibration.")
-    max_turn_s: float = Field(description="Seconds of a turn that the model hears; the rest is cut.")
+    max_turn_s: float = Field(description="Seconds that the model hears of each turn; longer turns are truncated.")
     limits: dict[str, int | float]
 
 
@@ -153,13 +153,13 @@ AnyRequest = TypeVar("AnyRequest", bound=Options)
 async def read_request(
     request: Request, form: type[AnyRequest], limits: Limits
 ) -> tuple[AnyRequest, dict[str, bytes]]:
-    """Return the form and the files of a request; HTTP errors: 400 multipart, 408 slow, 413 large, 415 its kind."""
+    """Return the form and files of a request; HTTP errors: 400 multipart, 408 slow, 413 large, 415 media type."""
     given, options = parse_options_header(request.headers.get("content-type", ""))
     kind, charset = given.decode("latin-1"), options.get(b"charset", b"utf-8").decode("latin-1").lower()
     coding = request.headers.get("content-encoding", "identity").lower()
     for name, found, accepted in (
         ("content type", kind, (JSON, MULTIPART)),
-        # Python would decode others: a megabyte of `punycode` takes an hour.
+        # Python knows other encodings: decoding a megabyte of `punycode` takes an hour.
         ("charset", charset, ("utf-8", "utf8")),
         ("content encoding", coding, ("identity",)),
     ):
@@ -173,7 +173,7 @@ async def read_request(
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {limits.body_timeout_s:g} s.") from None
     except OSError as error:
-        reason = f"the server's disk cannot take what was sent ({error.strerror})."
+        reason = f"the server cannot store the upload ({error.strerror})."
         raise HTTPException(503, reason, {"Retry-After": str(limits.retry_after_s)}) from error
     return await asyncio.to_thread(parse_form, form, files.pop(REQUEST_PART)), files
 
@@ -184,11 +184,11 @@ async def _read_multipart(request: Request, limits: Limits) -> dict[str, bytes]:
         for written, part in form.multi_items():
             name = compose(written)
             if name in parts:
-                reason = f"the multipart body has two parts {name[:80]!r}; give each its own name."
+                reason = f"the multipart body has two parts named {name[:80]!r}; rename one."
                 raise BadRequestError(Problem(loc=["body"], msg=reason, type="multipart"))
             parts[name] = await part.read() if isinstance(part, UploadFile) else part.encode()
     if not parts.get(REQUEST_PART):
-        reason = f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it."
+        reason = f"the multipart body has no part {REQUEST_PART!r}; send the JSON in it."
         raise BadRequestError(Problem(loc=["body"], msg=reason, type="multipart"))
     return parts
 
@@ -197,7 +197,7 @@ def parse_form(form: type[AnyRequest], text: bytes) -> AnyRequest:
     try:
         return form.model_validate_json(text)
     except ValidationError as error:
-        # The input may be megabytes.
+        # Omit the input: it can be megabytes.
         found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
     problems = []
     for each in found:
@@ -213,14 +213,14 @@ def parse_form(form: type[AnyRequest], text: bytes) -> AnyRequest:
 def read_dialogue_form(
     form: DialogueForm, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
 ) -> Dialogue:
-    """Return the dialogue of a request; headers of recordings are checked: kilobytes of FLAC can hold hours."""
+    """Return the dialogue of a request; check durations in headers, because kilobytes of FLAC can contain hours."""
     longest, longest_s, clips = limits.max_turns, limits.max_turn_s, list[Clip]()
     if (num_turns := sum(turn.get("role") != "system" for turn in form.turns)) > longest:
-        raise DialogueError(f"has {num_turns} turns; this server scores at most {longest}, keep the last {longest}.")
+        raise DialogueError(f"has {num_turns} turns; this server scores at most {longest}: keep the last {longest}.")
 
     def find(audio: Any) -> Clip:
         if len(clips) == _MAX_RECORDINGS:
-            raise ValueError(f"is beyond {_MAX_RECORDINGS} recordings of one dialogue; join some.")
+            raise ValueError(f"exceeds {_MAX_RECORDINGS} recordings per dialogue; join some.")
         clip = Clip({"bytes": _read_recording(audio, files), "path": None})
         clips.append(clip)
         try:
@@ -232,16 +232,16 @@ def read_dialogue_form(
     dialogue = make_dialogue(form.turns, find=find)
     for number, turn in enumerate(dialogue.turns, start=1):
         if sum(clip.duration_s for clip in turn.clips) > longest_s:
-            reason = f"its recordings last over {longest_s:g} s together, the most of a turn; cut them."
+            reason = f"its recordings exceed {longest_s:g} s per turn; shorten them."
             raise DialogueError(reason, number)
         if require_audio and turn.audio is None:
-            reason = "has no audio; give a recording, or require_audio: false to score words alone."
+            reason = "has no audio; give a recording, or require_audio: false to score text only."
             raise DialogueError(reason, number)
     return dialogue
 
 
 def _read_recording(audio: Any, files: Mapping[str, bytes]) -> bytes:
-    """Return the file that a request holds; it may name no file or address of the server."""
+    """Return the bytes of a recording in the request; paths and URLs on the server are not allowed."""
     match {"base64": audio} if isinstance(audio, str) and audio.startswith("data:") else audio:
         case {"base64": str(text), **others} if not others:
             return read_base64(text)
@@ -249,12 +249,12 @@ def _read_recording(audio: Any, files: Mapping[str, bytes]) -> bytes:
             if (name := compose(written)) in files:
                 return files[name]
             found = ", ".join(sorted(files)) or "none"
-            raise ValueError(f"the request lacks the file part {name[:80]!r}; the request has {found}.")
-    raise ValueError('its recording is neither {"base64": ...} nor {"file": NAME} of a part; give one of them.')
+            raise ValueError(f"the request has no file part {name[:80]!r}; it has {found}.")
+    raise ValueError('its recording must be {"base64": ...} or {"file": NAME of a part}.')
 
 
 def make_examples() -> dict[type[Options], dict[str, Any]]:
-    """Return the examples of the OpenAPI page; they can be sent as they are."""
+    """Return examples for the OpenAPI page that can be sent unchanged."""
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(400), 8000, format="WAV", subtype="PCM_U8")
     silence = {"base64": base64.b64encode(buffer.getvalue()).decode()}

@@ -1,4 +1,4 @@
-"""Run the server until it is stopped: one process with one model, or several replicas under Ray Serve."""
+"""Run the server: one process with one model, or several replicas under Ray Serve."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class LimitedProtocol(H11Protocol):
-    """Limit the time of a request's line and headers; uvicorn limits the pause between two requests alone.
+    """Limit the time to send a request's line and headers; uvicorn limits only the pause between requests.
 
-    h11 limits their size, to 16 KiB; uvicorn's other parser, httptools, takes any.
+    h11 limits their size to 16 KiB; uvicorn's other parser, httptools, has no limit.
     """
 
     _deadline: float | None = None
@@ -47,8 +47,8 @@ class LimitedProtocol(H11Protocol):
         self._limit_time()
 
     def _limit_time(self) -> None:
-        """Close the connection at a time that further bytes do not move, unless a request is being answered."""
-        # A body that nobody reads comes after its answer.
+        """Close the connection after a fixed time, unless a request is being answered."""
+        # A body that is not read arrives after the answer.
         is_answered = self.cycle is not None and self.cycle.response_complete
         if self.conn.their_state is not h11.IDLE and not is_answered:
             self._deadline = None
@@ -59,27 +59,27 @@ class LimitedProtocol(H11Protocol):
 
 
 def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lambda url: None) -> None:
-    """Serve a model until SIGTERM or SIGINT; return when every accepted request is answered."""
+    """Serve a model until SIGTERM or SIGINT; return after answering all accepted requests."""
     is_ip_6 = ":" in settings.host
-    # Bound before the model is loaded, which may take minutes; requests are accepted afterwards.
+    # Bind before loading the model, which may take minutes; requests are accepted afterwards.
     with socket.socket(socket.AF_INET6 if is_ip_6 else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((settings.host, settings.port))
         except OSError as error:
-            reason = f"cannot listen at {settings.host}, port {settings.port} ({error.strerror})."
+            reason = f"cannot listen on {settings.host}, port {settings.port} ({error.strerror})."
             raise ScoringError(reason) from error
         settings = replace(settings, port=listener.getsockname()[1])
         url = f"http://{f'[{settings.host}]' if is_ip_6 else settings.host}:{settings.port}"
         if settings.max_replicas is None and settings.num_replicas == 1:
             _serve_here(settings, listener, lambda: on_ready(url))
             return
-    # Ray's proxy binds the port itself.
+    # Ray's proxy binds the port.
     _serve_on_ray(settings, lambda: on_ready(url))
 
 
 def build_app(settings: ServiceSettings, device: str | None = None) -> FastAPI:
-    """Load the model and return the application that serves it."""
+    """Load the model and return its application."""
     import torch
 
     from .app import create_app
@@ -105,22 +105,22 @@ def _serve_here(settings: ServiceSettings, listener: socket.socket, announce: Ca
         ws="none",
         server_header=False,
         proxy_headers=False,
-        # Longer than the usual pause between two requests on one connection.
+        # Longer than a usual pause between two requests of one connection.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=round(settings.drain_timeout_s),
     )
     server = uvicorn.Server(config)
-    # Also before and after uvicorn handles signals itself.
+    # For the time before and after uvicorn's own signal handling.
     _on_end(lambda: setattr(server, "should_exit", True))
-    # Clients can connect; they are answered when the server runs.
+    # Clients can connect now; they get answers once the server runs.
     listener.listen(config.backlog)
     announce()
     server.run(sockets=[listener])
 
 
 def _serve_on_ray(settings: ServiceSettings, announce: Callable[[], None]) -> None:
-    """Run replicas behind Ray's own proxy, on the cluster of `RAY_ADDRESS` or a Ray of this machine."""
-    # Read when Ray is imported. By default it reports its usage, and its workers have a low priority.
+    """Run replicas behind Ray's proxy, on the cluster of `RAY_ADDRESS` or a local Ray."""
+    # Ray reads these at import. By default it reports usage and runs workers at low priority.
     for variable, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}.items():
         os.environ.setdefault(variable, value)
     with open_ray():
@@ -144,12 +144,12 @@ def _serve_on_ray(settings: ServiceSettings, announce: Callable[[], None]) -> No
             announce()
             ended.wait()
         finally:
-            # On a Ray cluster that outlives this process, the replicas would otherwise keep running.
+            # Otherwise the replicas would keep running on a cluster that outlives this process.
             serve.delete(name)
 
 
 def _deploy(settings: ServiceSettings, name: str, each: dict[str, Any]) -> None:
-    """Start the replicas and wait until they have loaded the model."""
+    """Start the replicas and wait until each has loaded the model."""
     from ray import serve
 
     if (path := Path(settings.model.name)).exists():
@@ -165,7 +165,7 @@ def _deploy(settings: ServiceSettings, name: str, each: dict[str, Any]) -> None:
         ray_actor_options=each,
         max_ongoing_requests=settings.limits.max_in_flight,
         graceful_shutdown_timeout_s=settings.drain_timeout_s,
-        # A second attempt to load a checkpoint fails too.
+        # Loading a checkpoint again would also fail.
         max_constructor_retry_count=1,
         **number,
     )

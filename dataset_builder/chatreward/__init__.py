@@ -1,1 +1,1 @@
-"""ChatReward: spoken questions, each with answers of known score, as WavReward is trained on (section 3.2)."""
+"""ChatReward: spoken questions with answers of known score, for training WavReward (section 3.2)."""

@@ -1,17 +1,17 @@
 """Build ChatReward: scenarios -> splits -> speech -> filters -> Parquet with a card and a report (section 3.2.3).
 
-Finished scenarios stay in part files until the last shard is written: a killed build resumes; another configuration
-starts anew; a finished build is not repeated. Deterministic synthesizers give the same samples again.
+Finished scenarios stay in part files until the last shard is written: a killed build resumes, a changed configuration
+starts over, and a finished build is not repeated. Deterministic synthesizers reproduce the samples.
 
-The casts are tried in an order that depends on the scenario, each with a female and a male voice: the question until
-one passes the filters; the answers until all of one speaker's pass. One speaker gives all three answers, so that the
-voice does not predict the score. If no speaker passes, the one with the most answers is kept.
+Casts are tried in an order that depends on the scenario, each with a female and a male voice: for the question until
+one passes the filters, for the answers until one speaker passes with all of them. One speaker gives all three answers,
+so that the voice does not predict the score. If no speaker passes, the one with the most answers is kept.
 
-Then human experts verify text, speech and scores (the paper has five). Raters write a CSV with the columns
-`sample_id`, `rater` and `score` (1 to 5), a row per sample that they heard. The gold score is the median; a half is
-rounded up. The optional column `wrong` rejects a sample: `text` or `speech` says what is wrong with it, `sample` that
-it is of no use; it then needs no score. One rater suffices, and a rejected sample is not in the new data set. Unusable
-rows are reported by line and change nothing.
+Then human experts (five in the paper) verify text, speech and scores. Raters write a CSV with the columns `sample_id`,
+`rater` and `score` (1 to 5), one row per sample. The gold score is the median, rounded half up. The optional column
+`wrong` rejects a sample: `text` or `speech` names the fault, `sample` means that it is unusable; no score is needed
+then. One rater is enough to reject a sample, and the new data set excludes it. Invalid rows are reported by line and
+ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COLUMNS = ("sample_id", "rater", "score")
 _WRONG, _SCORES = ("text", "speech", "sample"), ("1", "2", "3", "4", "5")
 # Sample -> rater -> score.
 Ratings = Mapping[str, Mapping[str, int]]
-# A cast, and the gender of its voice for a category that does not determine it.
+# A cast, and the gender of its voice for categories without one.
 Speaker = tuple[Cast, str]
 
 
@@ -65,7 +65,7 @@ Speaker = tuple[Cast, str]
 class Take:
     array: np.ndarray  # (num_samples,), mono, 16 kHz
     synthesizer: str
-    wer: float | None  # None if it was not checked.
+    wer: float | None  # None: not checked.
     language: str
 
 
@@ -83,7 +83,7 @@ class Recorder:
         return voices.load_classifier(self._config.emotion) if self._config.emotion else None
 
     def record(self, scenario: Scenario, split: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return the samples of a scenario, and notes: the missing ones, and every line that failed, of all casts."""
+        """Return the samples of a scenario, and notes on missing samples and on the failed lines of all casts."""
         rejected: list[Skipped] = []
         asking, answering = self._choose_speakers(scenario, split)
         lines: dict[Any, Line] = {"question": scenario.question}
@@ -92,7 +92,7 @@ class Recorder:
             takes |= self._record_lines(scenario, scenario.answers, answering, rejected)
         rows, skipped = [], []
         for score in scenario.answers:
-            missing = Skipped("", "no_question", "no voice spoke the question; see the rejected lines.")
+            missing = Skipped("", "no_question", "no voice could speak the question; see the rejected lines.")
             found: Any = takes.get(score, missing)
             if isinstance(question, Take) and isinstance(found, Take):
                 found = self._join(scenario, score, question, found)
@@ -103,13 +103,13 @@ class Recorder:
         return rows, {"skipped": skipped, "rejected": [*map(asdict, rejected)]}
 
     def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
-        """Return the speakers for the question and for the answers, different genders first."""
+        """Return the speakers for question and answers, different genders first."""
         config, key = self._config, (self._config.seed, scenario.scenario_id)
         held_out = frozenset(config.left_out) if split == "train" else frozenset()
         named = config.casts_by_attribute.get(scenario.voices, config.casts)
         speaking = [cast.drop_engines(held_out) for cast in self._casts if cast.name in named]
         casts = sorted(speaking, key=lambda cast: make_stable_id(*key, cast.name))
-        # A female voice is closest to all ages.
+        # A female voice suits all ages best.
         if scenario.voices == "age":
             women = [(cast, "female") for cast in casts]
             return women, women
@@ -120,9 +120,9 @@ class Recorder:
     def _record_lines(
         self, scenario: Scenario, lines: Mapping[Any, Line], speakers: list[Speaker], rejected: list[Skipped]
     ) -> Takes:
-        """Return the lines of the first speaker with whom all pass, else of the one with the most.
+        """Return the lines of the first speaker who passes with all of them, or else of the one with the most.
 
-        A speaker is skipped at the first failed line; the other lines are synthesised only if all speakers fail.
+        The first failed line rejects a speaker; the remaining lines are synthesised only if all speakers fail.
         """
         attempts: list[Takes] = [{} for _ in speakers]
         for is_last_round in (False, True):
@@ -131,7 +131,7 @@ class Recorder:
                     try:
                         takes[name] = self._speak(cast, gender, scenario, lines[name], is_question=name == "question")
                     except (SkipError, SynthesisError, AudioError) as error:
-                        # Only clips of events are read here.
+                        # Only event clips are read here.
                         kind = getattr(error, "kind", "no_event")
                         skip = Skipped(f"{scenario.scenario_id} {name}", kind, f"{cast.name}: {error}")
                         takes[name] = skip
@@ -143,31 +143,31 @@ class Recorder:
         return max(attempts, key=_rank, default={})
 
     def _speak(self, cast: Cast, gender: str, scenario: Scenario, line: Line, *, is_question: bool) -> Take:
-        """Speak and check a line; a question with the attribute `audio` then gets its sound."""
+        """Speak and check a line; add the sound to a question with the attribute `audio`."""
         attribute, category, config = scenario.voices, line.category, self._config
-        # One speaker for all answers, where the category does not decide it.
+        # One speaker for all answers, unless the category decides.
         seed = make_stable_seed(config.seed, scenario.scenario_id, is_question)
         language = scenarios.LANGUAGE_TAGS[category or "english"] if attribute == "language" else "en"
         array, engine = cast.speak(line.text, attribute, category, gender, language=language, seed=seed)
         wer = None if config.max_wer is None else self._words.rate(line.text, array, language)
         if wer is not None and wer > (config.max_wer or 0.0):
-            raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {config.max_wer} is allowed.")
+            raise SkipError("wer", f"the word error rate is {wer:.3f}; the limit is {config.max_wer}.")
         if attribute == "emotion" and category and config.emotion:
             score, least = self._score_emotions(array).get(category, 0.0), config.emotion.threshold
             if score < least:
-                raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
+                raise SkipError("emotion", f"{category!r} scores {score:.3f}; the minimum is {least}.")
         if attribute == "audio" and is_question:
             seed = make_stable_seed(config.seed, scenario.scenario_id, category)
             array = mix_event(array, load_event(str(category), seed, config.events), config.events)
         return Take(array, engine, wer, language)
 
     def _join(self, scenario: Scenario, score: int, question: Take, answer: Take) -> dict[str, Any] | Skipped:
-        """Return the sample of a question and an answer, or why there is none."""
+        """Return the sample of a question and an answer, or the reason why it is skipped."""
         array = join_turns([question.array, answer.array], self._config.gap_s)
         *lasts_s, duration_s = (len(each) / SAMPLING_RATE for each in (question.array, answer.array, array))
         least_s, most_s = self._config.min_s, self._config.max_s
         if not least_s <= duration_s <= most_s:
-            return Skipped("", "duration", f"it lasts {duration_s:.1f} s; {least_s:.0f} to {most_s:.0f} s are kept.")
+            return Skipped("", "duration", f"it lasts {duration_s:.1f} s; allowed: {least_s:.0f} to {most_s:.0f} s.")
         line = scenario.answers[score]
         labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
         sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
@@ -195,7 +195,7 @@ def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:
 
 
 def mix_event(speech: np.ndarray, clip: np.ndarray, events: EventSettings) -> np.ndarray:
-    """Repeat a clip under speech, from `lead_s` before it to its end, within full scale."""
+    """Mix a repeated clip under speech, starting `lead_s` before it, within full scale."""
     mixed = np.concatenate([np.zeros(round(events.lead_s * SAMPLING_RATE), dtype=np.float32), speech])
     sound = np.resize(clip, len(mixed))
     mixed += scale_to_level(sound, measure_level(speech) * 10 ** (-events.snr_db / 20)).astype(np.float32)
@@ -203,7 +203,7 @@ def mix_event(speech: np.ndarray, clip: np.ndarray, events: EventSettings) -> np
 
 
 def _rank(takes: Takes) -> tuple[int, int]:
-    """Rank the most lines first; among equals the most voices, as a missing one is the least informative reason."""
+    """Rank by number of lines, then by number of voices: a missing voice is the least informative reason."""
     num_missing = sum(isinstance(take, Skipped) and take.kind == scenarios.NO_VOICE for take in takes.values())
     return sum(isinstance(take, Take) for take in takes.values()), -num_missing
 
@@ -228,7 +228,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         kinds = ("skipped", "rejected")
         skipped, rejected = ([skip for name in plans for skip in found[name][kind]] for kind in kinds)
         if len(skipped) == sum(len(scenario.answers) for scenario in chosen):
-            raise ValueError(f"no sample is left of {len(plans)} scenarios: {[s['reason'] for s in skipped[:3]]}.")
+            raise ValueError(f"no samples from {len(plans)} scenarios: {[s['reason'] for s in skipped[:3]]}.")
         write_shards(parts, {name: split for name, (_, split) in plans.items()}, output, scenarios.features())
         report = {
             "plan_id": plan_id,
@@ -245,7 +245,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
 
 
 def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Write the card and the report of a folder; return the report with the content of its shards."""
+    """Write the card and report of a folder; return the report with the counts of its shards."""
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     codes = set()
     for split, row in read_rows(output, ("attribute", "duration_s", "language")):
@@ -275,7 +275,7 @@ def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped], list[Skipped]]:
-    """Return the ratings of a CSV, and a `Skipped` for each rejection of a sample and for each unusable row."""
+    """Return the ratings of a CSV, the rejected samples and the invalid rows as `Skipped`."""
     ratings: dict[str, dict[str, int]] = defaultdict(dict)
     rejected, skipped = [], []
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -285,10 +285,10 @@ def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]]
         for row in rows:
             sample, rater, score, wrong = ((row.get(name) or "").strip() for name in (*_COLUMNS, "wrong"))
             bad_score = f"score is {score!r}; it must be a whole number from 1 to 5."
-            again = f"{rater!r} has rated {sample} before; the first score is kept."
+            again = f"{rater!r} rated {sample} twice; the first score is kept."
             problems = (
                 (sample not in known, "unknown_sample", f"sample_id {sample!r} is not in the data set."),
-                (not rater, "missing_rater", "rater is empty; every score needs one."),
+                (not rater, "missing_rater", "rater is empty; give one."),
                 (wrong not in ("", *_WRONG), "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."),
                 (not wrong and score not in _SCORES, "bad_score", bad_score),
                 (not wrong and rater in ratings[sample], "rated_twice", again),
@@ -308,11 +308,11 @@ def compute_gold_score(scores: Sequence[int]) -> int:
 
 
 def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
-    """Measure how far raters agree with each other (ranges) and with the designed scores (changes)."""
+    """Measure agreement of raters with each other (ranges) and with the designed scores (changes)."""
     golds = {sample: compute_gold_score(list(given.values())) for sample, given in ratings.items()}
     changes = Counter(f"{design[sample]} -> {gold}" for sample, gold in golds.items() if gold != design[sample])
     ranges = {sample: max(given.values()) - min(given.values()) for sample, given in ratings.items() if len(given) > 1}
-    # From a difference of 2 on, two raters disagree clearly.
+    # Two raters disagree clearly if they differ by 2 or more.
     wide = sorted(sample for sample, width in ranges.items() if width >= 2)
     return {
         "rated": len(ratings),
@@ -327,20 +327,20 @@ def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, 
 
 
 def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, Any]:
-    """Copy a data set with the expert scores of a CSV, without what experts reject; return the report of the copy."""
+    """Copy a data set with expert scores from a CSV, without rejected samples; return the copy's report."""
     require_other_folder(folder, output)
     design = {row["sample_id"]: row["design_score"] for _, row in read_rows(folder, ("sample_id", "design_score"))}
     ratings, rejected, bad_rows = read_ratings(ratings_path, set(design))
     gone = {skip.item for skip in rejected}
     if gone >= set(design):
-        raise ValueError(f"{ratings_path}: rejects all {len(design)} samples; nothing is left to write.")
+        raise ValueError(f"{ratings_path}: rejects all {len(design)} samples; nothing remains to write.")
     if not ratings and not rejected:
         raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
 
     def rate() -> Iterator[tuple[str, dict[str, Any]]]:
         for split, row in read_rows(folder):
             if given := ratings.get(row["sample_id"]):
-                # In the order of the raters' names.
+                # Sorted by the raters' names.
                 scores = [given[rater] for rater in sorted(given)]
                 row |= {"expert_scores": scores, "score": compute_gold_score(scores)}
             if row["sample_id"] not in gone:

@@ -1,17 +1,17 @@
-"""What ChatReward is made of (section 3.2, Table 4), and its scenarios: a question and three answers.
+"""The categories of ChatReward (section 3.2, Table 4) and its scenarios: a question and three answers.
 
 The answers deserve 5, 3 and 1 points (equation 1, appendix A):
 
-- content: 5 answers in a neutral voice, 3 has the same words in a voice that does not suit them.
-- understanding: the user asks what is heard. 5 names it in a voice like the user's; 3 names another category, in its
-  voice (appendix A).
-- generation: the user asks for a voice. 5 has it, 3 has the same words in another voice.
-- implicit: neither side names what is heard. 5 answers in a voice that suits it, 3 in one that does not.
-- attribute `audio`, in both parts: the sound in the question that the answer speaks of decides.
+- content: 5 answers in a neutral voice, 3 says the same words in an unsuitable voice.
+- understanding: the user asks what can be heard. 5 names it in a voice like the user's; 3 names another category, in
+  its voice (appendix A).
+- generation: the user asks for a voice. 5 has it, 3 says the same words in another voice.
+- implicit: neither side names what can be heard. 5 answers in a suitable voice, 3 in an unsuitable one.
+- attribute `audio`, in both parts: the question contains a sound; 5 refers to it, 3 to another sound.
 
-1 is off topic in any voice. `scenarios.jsonl` was written for this project. A language model writes more (section
-3.2.3, stage 1; figure 4): a plan of labels, in which parts and attributes have the paper's shares and categories
-alternate, then one question each. Every answer must pass the same checks; errors are sent back to the model.
+1 is off topic, in any voice. `scenarios.jsonl` was written for this project. A language model writes more (section
+3.2.3, stage 1; figure 4): first a plan of labels, with the paper's shares of parts and attributes and alternating
+categories, then one scenario per request. Every answer must pass the same checks; errors are sent back to the model.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     ),
 }
 # Attribute -> its samples (Table 4): 28,209 of the 30,000. The content part has no row there; we count it under the
-# attribute of its voices, so that the rest of that row is for the other parts.
+# attribute of its voices, and the other parts get the rest of that row.
 SAMPLES: dict[str, int] = {
     **{"gender": 2177, "age": 2070, "language": 3583, "accent": 1618, "emotion": 9470},
     **{"pitch": 853, "speed": 2303, "volume": 2054, "audio": 4081},
 }
-# Attributes of a part; implicit dialogues go with these three (appendix D), and no voice can be asked for a sound.
+# Attributes of a part; implicit dialogues have these three (appendix D), and a voice cannot produce a sound.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "implicit": ("emotion", "speed", "volume"),
     "generation": tuple(name for name in CATEGORIES if name != "audio"),
     "understanding": tuple(CATEGORIES),
 }
-# Category of a voice without a request.
+# Category of a voice if none is requested.
 PLAIN: dict[str, str] = {
     **{"age": "middle-aged", "language": "english", "emotion": "neutral"},
     **{"pitch": "normal", "speed": "normal", "volume": "normal"},
 }
-# The voices of the content part: right words in a voice that does not suit them get 3 points (equation 1).
+# The voices of the content part: right words in an unsuitable voice get 3 points (equation 1).
 CONTENT_VOICES = "emotion"
 # Section 3.2.3, stage 1.
 TOPICS = (
@@ -86,14 +86,14 @@ TOPICS = (
 )
 # Scores of answers: content and voice right; content right, voice wrong; content wrong.
 DESIGN_SCORES = (5, 3, 1)
-# BCP-47 tags of the categories of `language`; "mul" stands for a dialogue in both.
+# BCP-47 tags of the categories of `language`; "mul" means both.
 LANGUAGE_TAGS = {"english": "en", "chinese": "zh"}
 MIXED_LANGUAGES = "mul"
-# Kind of the skipped lines that a cast has no voice for.
+# Kind of a skipped line if a cast has no voice for it.
 NO_VOICE = "no_voice"
 
 
-# Attribute -> category -> words that name it; any other category is named by itself.
+# Attribute -> category -> words that name it; other categories are their own words.
 _WORDS: dict[str, dict[str, str]] = {
     "gender": {"male": "male man men man's gentleman guy", "female": "female woman women woman's lady girl"},
     "age": {
@@ -150,7 +150,7 @@ def are_alike(attribute: str, first: str, second: str) -> bool:
 @cache
 def _compile_pattern(attribute: str, category: str) -> re.Pattern[str]:
     listed = _WORDS.get(attribute, {}).get(category, category)
-    # Several words make a name where bars stand between the names.
+    # With bars as separators, a name can have several words.
     names = listed.split("|") if "|" in listed or listed == category else listed.split()
     # Chinese has no spaces, so there are no word boundaries.
     bordered = [re.escape(name) if not name.isascii() else rf"\b{re.escape(name)}\b" for name in names]
@@ -158,13 +158,13 @@ def _compile_pattern(attribute: str, category: str) -> re.Pattern[str]:
 
 
 def load_samples(path: str | Path, split: str) -> datasets.Dataset:
-    """Load one split of a ChatReward folder; `audio` stays encoded, as `read_audio` takes it."""
+    """Load one split of a ChatReward folder; `audio` stays encoded, as input for `read_audio`."""
     import datasets
 
     pattern = f"data/{split}-*.parquet"
     if Path(path).is_dir():
         if not (files := sorted(map(str, Path(path).glob(pattern)))):
-            raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
+            raise FileNotFoundError(f"{path}: has no {pattern}; build the data set first.")
         samples = datasets.Dataset.from_parquet(files, split=split)
     else:
         builder = make_builder(path, data_files={split: pattern})
@@ -178,9 +178,9 @@ def load_samples(path: str | Path, split: str) -> datasets.Dataset:
 def features() -> datasets.Features:
     """Return the columns of a sample.
 
-    `audio` is the question, 1 s of silence and the answer, mono, 16 kHz. `category` is the voice heard in the question
-    or asked for by it; `response_category` is the answer's voice or, for `audio`, the sound that it speaks of.
-    `question_wer` and `response_wer` are None where the recogniser does not know the language.
+    `audio` is the question, 1 s of silence and the answer, mono, 16 kHz. `category` is the voice in the question, or
+    the requested one; `response_category` is the answer's voice or, for `audio`, the sound that it mentions.
+    `question_wer` and `response_wer` are None if the recogniser does not support the language.
     """
     import datasets
 
@@ -202,9 +202,9 @@ def features() -> datasets.Features:
 
 
 DEFAULT_LICENSE = "Apache-2.0"
-# Half of the 35 s that a dialogue may last (section 3.2.2), at 2 words per second.
+# Half of the maximum 35 s of a dialogue (section 3.2.2), at 2 words per second.
 MAX_WORDS = 35
-# Implicit attributes that no text may name; the other attributes may be named in the answers.
+# Implicit attributes that no text may name; answers may name the others.
 _UNSPOKEN = ("emotion", "speed", "volume")
 _LABELS = ("scenario_id", "part", "attribute", "category", "topic")
 PROMPTS = (
@@ -217,7 +217,7 @@ PROMPTS = (
 @pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class Line:
     text: str
-    category: str | None = None  # Of the voice; with `audio`, the sound mixed in (question) or spoken of (answer).
+    category: str | None = None  # Of the voice; with `audio`, the sound mixed in (question) or mentioned (answer).
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Scenario:
     scenario_id: str
     part: str
     attribute: str | None  # None for the part content.
-    category: str | None  # Heard or asked for.
+    category: str | None  # Heard or requested.
     topic: str
     question: Line
     answers: Mapping[int, Line]  # By score.
@@ -258,12 +258,12 @@ def make_scenario(row: Any) -> Scenario:
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
-    """Read a JSONL file of scenarios; by default the project's own 140."""
+    """Read a JSONL file of scenarios, by default the project's 140."""
     return read_scenario_lines(path or CHATREWARD / "scenarios.jsonl", make_scenario)
 
 
 def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> dict[str, str]:
-    """Split the scenarios (appendix A: 85 to 15): `test` is the share of every attribute and part, to one scenario."""
+    """Split the scenarios (appendix A: 85 to 15); each attribute and part has the share `test`, to one scenario."""
     by_id = {scenario.scenario_id: scenario for scenario in scenarios}
     ordered = sorted((item.attribute or "", item.part, make_stable_id(seed, i), i) for i, item in by_id.items())
     is_test = [math.floor((i + 1.5) * test) > math.floor((i + 0.5) * test) for i in range(len(ordered))]
@@ -277,7 +277,7 @@ def take_evenly(scenarios: Sequence[Scenario], limit: int | None) -> list[Scenar
 
 
 def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
-    """Yield whether each rule holds, what is found and what is needed; a rule relies on those before it."""
+    """Yield for each rule whether it holds, the problem and the remedy; a rule relies on earlier ones."""
     part, attribute, category, answers = scenario.part, scenario.attribute, scenario.category, scenario.answers
     question, voices = scenario.question, scenario.voices
     lines = [("question", question), *((f"answer {score}", line) for score, line in answers.items())]
@@ -294,26 +294,26 @@ def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
     right = category if attribute else PLAIN[voices]
     given, wrong = (str(answers[score].category) for score in (5, 3))
     yield given == right, f"answer 5 has the category {given!r}", f"it must be {right!r}."
-    yield not are_alike(voices, given, wrong), f"answer 3 has {wrong!r}", f"it must be clearly another than {right!r}."
+    yield not are_alike(voices, given, wrong), f"answer 3 has {wrong!r}", f"it must differ clearly from {right!r}."
     for name, line in lines:
         yield line.text.strip(), f"{name} has no text", "write its words."
         _, marks = remove_marks(line.text)
-        yield not marks, f"{name} holds {marks[:1]}, which is not spoken", "write spoken words only."
+        yield not marks, f"{name} has {marks[:1]}, which is not spoken", "write spoken words only."
         count = len(line.text.split())
         yield count <= MAX_WORDS, f"{name} has {count} words", f"at most {MAX_WORDS} are allowed."
     others = (answers[5].text, answers[3].text)
-    yield answers[1].text not in others, "answer 1 has the words of another", "it must be off topic."
-    # What each part asks of the question and of the words (rule 1 of figure 4).
+    yield answers[1].text not in others, "answer 1 has the words of another answer", "it must be off topic."
+    # Requirements of each part on the question and the words (rule 1 of figure 4).
     if part != "generation":
         yield question.category == right, f"the question has {question.category!r}", f"it must be heard as {right!r}."
     if part == "content":
-        yield category is None, f"category is {category!r}", "in the part content there is none."
+        yield category is None, f"category is {category!r}", "the part content has none."
     if part == "understanding":
         for score in (5, 3):
             heard, named = answers[score].category, find_named_categories(answers[score].text, voices)
             yield named == [heard], f"answer {score} names {named}", f"it must name {heard!r} alone."
     if part == "generation":
-        yield attribute != "audio", "attribute is 'audio'", "no voice can be asked for a sound, use another part."
+        yield attribute != "audio", "attribute is 'audio'", "a voice cannot produce a sound; use another part."
         named = find_named_categories(question.text, voices)
         yield category in named, f"the question does not name {category!r}", "it must ask for it."
     # Neither side names what is heard.
@@ -328,7 +328,7 @@ class ScenarioSettings:
     count: Annotated[int, Field(ge=1)]
     seed: int = 0
     license: str = "LicenseRef-model-output"  # The terms of the model's provider decide.
-    max_failed: float = 0.5  # Largest share of failures, checked from 20 questions on.
+    max_failed: float = 0.5  # Maximum share of failures, checked from 20 questions on.
 
 
 @dataclass(frozen=True)
@@ -345,20 +345,20 @@ class Slot:
 
     @property
     def has_mistake(self) -> bool:
-        """Whether the answer of 3 points has its own words, not only another voice."""
+        """Whether the answer of 3 points differs in its words, not only its voice."""
         return self.part == "understanding" or self.attribute in ("audio", "language")
 
 
 def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
-    """Plan `count` scenarios with the paper's shares; a longer plan begins with the shorter one."""
+    """Plan `count` scenarios with the paper's shares; a longer plan starts with the shorter one."""
     shares, done, slots = compute_shares(), Counter[tuple[str | None, ...]](), []
     for number in range(1, count + 1):
-        # The part that lacks most of its share, and of its attributes the one that does.
+        # The part furthest below its share; likewise its attribute.
         part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name,])  # type: ignore[misc]
         done[part,] += 1
         lacks = {name: share * done[part,] / PARTS[part] - done[part, name] for name, share in shares[part].items()}
         attribute = max(lacks, key=lambda name: lacks[name])
-        # A plain voice gives an implicit dialogue nothing to react to.
+        # An implicit dialogue cannot react to a plain voice.
         skipped = set(PLAIN.values()) if part == "implicit" else set()
         categories = [name for name in CATEGORIES.get(attribute or "", (None,)) if name not in skipped]
         category = categories[done[part, attribute] % len(categories)]
@@ -369,9 +369,9 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
 
 
 def compute_shares() -> dict[str, dict[str | None, float]]:
-    """Return the share of each attribute in each part, of all samples: sums are those of section 3.2.2 and Table 4.
+    """Return the share of each attribute in each part; the sums match section 3.2.2 and Table 4.
 
-    The paper has the sums alone. Parts take in the order of `ATTRIBUTES`, each the same fraction of what is left.
+    The paper gives only the sums. Parts draw in the order of `ATTRIBUTES`, each the same fraction of the rest.
     """
     left = {name: count / sum(SAMPLES.values()) for name, count in SAMPLES.items()}
     left[CONTENT_VOICES] -= PARTS["content"]
@@ -418,13 +418,13 @@ def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
 
 
 def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
-    """Make a scenario of the model's answer; raise `ValueError` with what to correct."""
+    """Make a scenario from the model's answer; raise `ValueError` with the correction."""
     needed = ["question", "good_answer", "off_topic_answer", "appropriate_label", "incorrect_label"]
     needed += ["mistaken_answer"] if slot.has_mistake else []
     if not isinstance(answer, dict) or set(answer) != set(needed):
         raise ValueError(f"the answer must be a JSON object with exactly the fields {needed}.")
     if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
-        raise ValueError(f"{empty} must be texts.")
+        raise ValueError(f"{empty} must be text.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
     right = slot.category or PLAIN[slot.attribute or CONTENT_VOICES]
     if (label := words["appropriate_label"]) != right:

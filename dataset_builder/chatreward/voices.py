@@ -1,16 +1,16 @@
-"""The voices of ChatReward, which speak lines as their categories need, the filters of speech, and the settings.
+"""The voices of ChatReward, the speech filters, and the settings.
 
-Gender, accent and language are voices of a cast; four of Table 4's accents need an endpoint. Speed and volume are
+Voices of a cast cover gender, accent and language; four accents of Table 4 need an endpoint. Speed and volume are
 always signal processing, as in the paper. Age, emotion and pitch depend on the cast:
 
-- Offline they are rules on a vocoded voice (`SHAPES`). These rules are toys: they make a pipeline run, and a judge
-  learns the rule from them, not age or emotion of people.
-- The cast `openai-speech` follows instructions, as the paper's GPT-4o-mini-TTS does for accent, pitch and emotion.
-- The cast `voice-cloning` clones reference speakers of each age, as the paper's Step-Audio does with 1,000 of them.
+- Offline, rules change a vocoded voice (`SHAPES`). These rules are toys: they let the pipeline run, but a judge learns
+  the rules, not people's age or emotion.
+- The cast `openai-speech` follows instructions, like the paper's GPT-4o-mini-TTS for accent, pitch and emotion.
+- The cast `voice-cloning` clones reference speakers of each age, like the paper's Step-Audio with 1,000 speakers.
 
-Then words are checked by speech recognition and emotions by a classifier (section 3.2.3, steps 2 and 3). The paper's
-models are Whisper large-v3 and Emotion2Vec, which runs in FunASR. Offline the words are checked by the tiny English
-Whisper of a package, which makes more errors itself, and the emotions are not checked.
+Then speech recognition checks the words and a classifier the emotions (section 3.2.3, steps 2 and 3). The paper uses
+Whisper large-v3 and Emotion2Vec (in FunASR). Offline, the tiny English Whisper of a package checks the words, with
+more errors of its own, and emotions are not checked.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from .scenarios import CATEGORIES, NO_VOICE
 ENDPOINT = "openai-speech"
 CLONING = "voice-cloning"
 GENDERS = ("female", "male")
-# Attributes with a voice of the cast for each category.
+# Attributes for which the cast has a voice per category.
 _BY_VOICE = ("gender", "accent", "language")
-# Toys. After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes ours.
+# Toys. The directions follow Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000); the sizes are ours.
 SHAPES: dict[str, dict[str, VoiceShape]] = {
     "age": {
         "children": VoiceShape(pitch=1.35, formants=1.17, pitch_range=1.2),
@@ -69,7 +69,7 @@ SHAPES: dict[str, dict[str, VoiceShape]] = {
     "volume": {"low": VoiceShape(gain_db=-14.0), "normal": VoiceShape(), "high": VoiceShape(gain_db=9.0)},
 }
 VOCODED = ("age", "emotion", "pitch")
-# Sent to an endpoint; section 3.2.3 words it as "repeat this sentence with the ... of ...".
+# Instructions for an endpoint; section 3.2.3 has "repeat this sentence with the ... of ...".
 INSTRUCTIONS: dict[str, str] = {
     "accent": "Speak English with a strong {category} accent.",
     "age": "Speak as somebody of the age group {category} does.",
@@ -82,7 +82,7 @@ INSTRUCTIONS: dict[str, str] = {
 @dataclass(frozen=True)
 class Voice:
     engine: str
-    numbers: Sequence[int] = (0,)  # Of the voices of the engine; a seed draws one.
+    numbers: Sequence[int] = (0,)  # Voices of the engine; a seed draws one.
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ class Cast:
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine not in engines})
 
     def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
-        """Return the voice for a category; `gender` decides where the category does not."""
+        """Return the voice for a category; `gender` decides if the category does not."""
         is_instructed = attribute in self.instructed
         voice = self.voices.get(category if category and attribute in self.by_voice and not is_instructed else gender)
         if voice and category and is_instructed:
@@ -117,7 +117,7 @@ class Cast:
         require_language(engine, voice.engine, language, text)
         speech = engine.speak(text, voice=voice.numbers[seed % len(voice.numbers)])
         require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
-        # Rules on a voice, where the cast has no other way.
+        # Rules, if the cast has no voice or instruction for it.
         shapes = {} if attribute in (*self.instructed, *self.by_voice) else SHAPES.get(attribute, {})
         shape = shapes[category] if shapes and category else VoiceShape()
         shape = replace(shape, is_vocoded=bool(shapes) and attribute in VOCODED)
@@ -140,7 +140,7 @@ CASTS = {
 def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
     """Return the cast of a speech endpoint; its `voices` alternate: female, male, female, ..."""
     if unknown := sorted(set(attributes) - set(INSTRUCTIONS)):
-        raise ValueError(f"endpoint: attributes {unknown} are not instructed; choose from {sorted(INSTRUCTIONS)}.")
+        raise ValueError(f"endpoint: attributes {unknown} have no instruction; choose from {sorted(INSTRUCTIONS)}.")
     count = len(options.get("voices", ()))
     if not count or count % 2:
         raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
@@ -175,7 +175,7 @@ class WordErrors:
         return FasterWhisperTranscriber(self._settings)
 
     def rate(self, text: str, array: np.ndarray, language: str) -> float | None:
-        """Return the word error rate of 16 kHz mono speech; None for other languages, and for fillers alone."""
+        """Return the word error rate of 16 kHz mono speech; None for other languages and for fillers only."""
         try:
             return word_error_rate(text, self._transcriber.transcribe(array, language), language)
         except SkipError:
@@ -183,7 +183,7 @@ class WordErrors:
 
 
 def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> float:
-    """Return the word error rate, of characters in a language without spaces; spellings are unified as by Whisper."""
+    """Return the word error rate (characters in a language without spaces), with Whisper's text normalisation."""
     import jiwer
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
@@ -191,7 +191,7 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
     normalize = EnglishTextNormalizer({}) if code == "en" else BasicTextNormalizer()
     said, heard = normalize(reference).strip(), normalize(hypothesis).strip()
     if not any(character.isalnum() for character in said):
-        raise SkipError("no_words", f"{reference!r} holds no word; a word error rate needs one.")
+        raise SkipError("no_words", f"{reference!r} has no words; a word error rate needs some.")
     if code in ("zh", "ja", "th"):
         return float(jiwer.cer(said.replace(" ", ""), heard.replace(" ", "")))
     return float(jiwer.wer(said, heard))
@@ -202,7 +202,7 @@ class EmotionSettings:
     model: str
     # Label of the model -> emotion of Table 4; other labels do not count. Of `生气/angry` the second part counts.
     labels: Mapping[str, str] = field(default_factory=lambda: {name: name for name in CATEGORIES["emotion"]})
-    threshold: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.5  # Least score of the emotion asked for.
+    threshold: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.5  # Minimum score of the requested emotion.
     device: str = "cpu"
     backend: Literal["transformers", "funasr"] = "transformers"
     hub: Literal["hf", "ms"] = "hf"  # For FunASR: Hugging Face or ModelScope.
@@ -213,13 +213,13 @@ class EmotionSettings:
 
 
 def load_classifier(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, float]]:
-    """Return what scores mono 16 kHz speech, from 0 to 1 by emotion of Table 4, without unlabelled emotions."""
+    """Return a function that scores mono 16 kHz speech from 0 to 1, by emotion of Table 4 that has a label."""
     score_labels = (_load_funasr if settings.backend == "funasr" else _load_transformers)(settings)
 
     def score_emotions(array: np.ndarray) -> dict[str, float]:
         found = score_labels(array)
         if not found.keys() & settings.labels.keys():
-            raise ValueError(f"{settings.model}: has the labels {sorted(found)}; name their emotions in 'labels'.")
+            raise ValueError(f"{settings.model}: has the labels {sorted(found)}; map them to emotions in 'labels'.")
         scores: dict[str, float] = {}
         for label, emotion in settings.labels.items():
             if label in found:
@@ -234,7 +234,7 @@ def _load_transformers(settings: EmotionSettings) -> Callable[[np.ndarray], dict
     from transformers import pipeline
 
     classify: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
-    # The pipeline takes the mapping apart.
+    # The pipeline consumes the mapping.
     take = {"sampling_rate": SAMPLING_RATE}
     return lambda array: {each["label"]: each["score"] for each in classify({"raw": array, **take}, top_k=None)}
 
@@ -259,9 +259,9 @@ def _load_funasr(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, 
 @pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class EventSettings:
     folder: str = ""  # Clips, FOLDER/CATEGORY/*.wav.
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Folders of a category with other names.
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Category -> folders with other names.
     snr_db: float = 6.0
-    lead_s: NonNegativeFloat = 1.0  # Time that the sound is heard before the speech.
+    lead_s: NonNegativeFloat = 1.0  # The sound starts this long before the speech.
 
     def __post_init__(self) -> None:
         if wrong := [name for name, found in self.classes.items() if name not in CATEGORIES["audio"] or not found]:
@@ -273,7 +273,7 @@ class EventSettings:
 @dataclass(frozen=True)
 class EndpointSettings:
     options: Mapping[str, Any]  # `voices` alternate: female, male, female, ...
-    attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))  # Followed by instruction.
+    attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))  # Given as instructions.
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,8 @@ class ChatRewardConfig:
     scenarios: str | None = None
     limit: PositiveInt | None = None  # Number of scenarios, evenly spaced over the file.
     casts: tuple[str, ...] = tuple(CASTS)  # Or "openai-speech" (`endpoint`), "voice-cloning" (`cloning`).
-    casts_by_attribute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Default: all speak an attribute.
-    left_out: tuple[str, ...] = ()  # Engines that speak in the test split only.
+    casts_by_attribute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # By default, all casts.
+    left_out: tuple[str, ...] = ()  # Engines used only in the test split.
     endpoint: EndpointSettings | None = None
     cloning: CloningSettings | None = None
     events: EventSettings = field(default_factory=EventSettings)
@@ -305,7 +305,7 @@ class ChatRewardConfig:
 
     def __post_init__(self) -> None:
         if not self.min_s < self.max_s:
-            raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: must be in this order.")
+            raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: min_s must not exceed max_s.")
         known = [*CASTS, *([ENDPOINT] if self.endpoint else []), *([CLONING] if self.cloning else [])]
         if not self.casts or set(self.casts) - set(known):
             raise ValueError(f"casts is {list(self.casts)}; name some of {known}, or add 'endpoint' or 'cloning'.")
@@ -323,7 +323,7 @@ class ChatRewardConfig:
         casts = [made[name] for name in self.casts]
         engines = {voice.engine: voice.options for cast in casts for voice in cast.voices.values()}
         if missing := sorted(name for name, options in engines.items() if not is_available(name, options)):
-            raise ValueError(f"engines {missing} are not installed; install them or take their casts out of 'casts'.")
+            raise ValueError(f"engines {missing} are not installed; install them or remove their casts from 'casts'.")
         if set(self.left_out) - set(engines) or set(engines) <= set(self.left_out):
             raise ValueError(f"left_out is {list(self.left_out)}; name some of {sorted(engines)}, not all.")
         return casts
@@ -341,6 +341,6 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatR
     """Read a `ChatRewardConfig` from YAML; `overrides` replace its values."""
     values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
     if isinstance(values.get("asr"), dict):
-        # Whisper's prompt of fillers is for spontaneous speech; synthesised lines have none.
+        # Whisper's filler prompt is for spontaneous speech; synthesised lines have no fillers.
         values["asr"] = {"prompt": "", **values["asr"]}
     return make_settings(ChatRewardConfig, values, str(path))

@@ -1,8 +1,8 @@
 """Make `load_dataset("sdiareward", "modality", data_dir=...)` work: importing this module registers the builder.
 
-From then on the bare name `"sdiareward"` means the builder, in this process. Without `data_dir` it reads the folder
-`sdiareward` of the working directory, as the bare name did before: the same rows, with their audio left encoded. Other
-forms (`"./sdiareward"`, an absolute path, `"owner/sdiareward"` on the Hub) are not affected.
+In this process, the bare name `"sdiareward"` then means the builder. Without `data_dir` it reads the folder
+`sdiareward` in the working directory, like the bare name before: the same rows, with encoded audio. Other forms
+(`"./sdiareward"`, an absolute path, `"owner/sdiareward"` on the Hub) are not affected.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-# Not a public interface; a version without it raises here.
+# Not a public interface; this raises if a version lacks it.
 from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 
 from . import sdiareward as builder_module

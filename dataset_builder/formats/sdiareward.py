@@ -1,18 +1,18 @@
-"""Load SDiaReward pairs from a folder with `datasets`: a builder class, and a classic loading script in one file.
+"""Load SDiaReward pairs from a folder with `datasets`: a builder class and a classic loading script in one file.
 
-The file also works by itself under `datasets` 3 (`load_dataset("path/to/sdiareward.py", "modality",
-data_dir=AUDIO_ROOT, trust_remote_code=True)`), and needs the package for metadata releases only. Under `datasets` 4
-and later, which refuse scripts, use the class, or `load_dataset("sdiareward", ...)` after
+The file also works alone under `datasets` 3 (`load_dataset("path/to/sdiareward.py", "modality",
+data_dir=AUDIO_ROOT, trust_remote_code=True)`) and needs the package only for metadata releases. `datasets` 4 and later
+refuse scripts: use the class, or `load_dataset("sdiareward", ...)` after
 `import sdiareward.dataset_builder.formats.loading`.
 
 `data_dir` is a folder in one of two layouts:
 
-- a metadata release (or the one that `metadata=` names) beside the user's recordings, a folder for each source: its
-  pairs are made again, cut, resampled and spoken, as by `sdiareward build reconstruct`;
-- shards with the audio inside, as `build` and `reconstruct` write them: `data/<criterion>/<split>-*.parquet`.
+- a metadata release (here or in `metadata=`) beside the user's recordings, one folder per source: its pairs are cut,
+  resampled and synthesized again, as by `sdiareward build reconstruct`;
+- shards with audio, as written by `build` and `reconstruct`: `data/<criterion>/<split>-*.parquet`.
 
-Audio is left encoded (`{"bytes", "path"}`; read the bytes with `soundfile`): decoding needs torchcodec and FFmpeg, or
-librosa under `datasets` 3. Pass `decode=True` where these are installed.
+Audio stays encoded (`{"bytes", "path"}`; read the bytes with `soundfile`), because decoding needs torchcodec and
+FFmpeg, or librosa under `datasets` 3. If these are installed, pass `decode=True`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from datasets.table import table_cast
 logger = logging.getLogger(__name__)
 
 _VERSION = datasets.Version("1.0.0")
-# In the order in which a folder of Parquet is read.
+# In the order in which a Parquet folder is read.
 _CRITERIA = ("colloquialness", "joint", "modality")
-# Trained on with the others, measured apart.
+# Used in training like the others, but evaluated separately.
 _APART = "joint"
 _SPLITS = ("train", "validation", "test")
 _SAMPLING_RATE = 16_000
@@ -48,13 +48,13 @@ _ROWS_PER_TABLE = 20
 class SDiaRewardConfig(datasets.BuilderConfig):
     decode: bool = False  # True needs torchcodec, or librosa under `datasets` 3.
     metadata: str | None = None  # Folder of a metadata release; by default `data_dir`.
-    # Of a metadata release: as those of `sdiareward build reconstruct`.
+    # For a metadata release: the options of `sdiareward build reconstruct`.
     allow_reencoded: bool = False
     synthesizer_options: dict[str, Any] | None = None
 
     @property
     def folder(self) -> str:
-        """`data_dir`, or the folder `sdiareward` of the working directory, as `load_dataset` finds it."""
+        """`data_dir`, or the folder `sdiareward` in the working directory, like `load_dataset`."""
         return os.path.abspath(os.path.expanduser(self.data_dir or "sdiareward"))
 
     @property
@@ -62,7 +62,7 @@ class SDiaRewardConfig(datasets.BuilderConfig):
         return os.path.abspath(os.path.expanduser(self.metadata)) if self.metadata else self.folder
 
     def create_config_id(self, config_kwargs: dict[str, Any], custom_features: Any = None) -> str:
-        """Name the cache after the state of the folder, so that a changed folder is read again."""
+        """Include the state of the folder in the cache name, so that a changed folder is read again."""
         kwargs = {key: value for key, value in config_kwargs.items() if key not in ("data_dir", "data_files")}
         return super().create_config_id({**kwargs, "state": _hash_state(self.folder, self.tables)}, custom_features)
 
@@ -70,8 +70,8 @@ class SDiaRewardConfig(datasets.BuilderConfig):
 class SDiaReward(datasets.ArrowBasedBuilder):
     """Preference pairs of spoken dialogue, one per row (section 3 of the paper).
 
-    Configurations: `default` (every pair; in its test split only the paper's), `modality`, `colloquialness`,
-    `joint`, and `esdr_bench` (only the test split).
+    Configurations: `default` (all pairs; the test split has only the paper's), `modality`, `colloquialness`, `joint`,
+    and `esdr_bench` (the test split).
     """
 
     VERSION = _VERSION
@@ -98,13 +98,13 @@ class SDiaReward(datasets.ArrowBasedBuilder):
                 for index, table in enumerate(tables):
                     yield f"{file_index}-{index}", table_cast(table, schema)
             except (pa.ArrowException, OSError, TypeError) as error:
-                # Of the system, such as that there is no such file.
+                # An error of the system, such as a missing file.
                 if getattr(error, "errno", None) is not None:
                     raise
                 raise ValueError(f"{path}: cannot be read ({error!r}); get the table again.") from error
 
     def _rebuild(self, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yield the pairs of a released shard, made again from the recordings below `data_dir`; log the others."""
+        """Yield the pairs of a released shard, rebuilt from the recordings in `data_dir`; log skipped ones."""
         from sdiareward.dataset_builder.release.release import AudioRoots, Rebuilder
 
         config = self.config
@@ -127,7 +127,7 @@ class SDiaReward(datasets.ArrowBasedBuilder):
 
 
 def make_features(decode: bool = False) -> datasets.Features:
-    """Return the columns of a pair in the forms that `datasets` 3 and 5 both know."""
+    """Return the columns of a pair in a form that `datasets` 3 and 5 both support."""
     text, real, seconds = (datasets.Value(kind) for kind in ("string", "float32", "float64"))
     turn = {"role": text, "text": text, "audio": datasets.Audio(sampling_rate=_SAMPLING_RATE, decode=decode)}
     turn |= {"duration_s": real, "audio_ref": [{"uri": text, "start_s": seconds, "end_s": seconds, "text": text}]}
@@ -152,7 +152,7 @@ def find_tables(folder: str, config_name: str) -> dict[str, list[str]]:
             found[split] = shards
     if not found:
         needed = f"data/<criterion>/<split>-*.parquet, with criterion in {list(criteria)}"
-        raise FileNotFoundError(f"{folder}: holds no pairs for configuration {config_name!r}; it needs {needed}.")
+        raise FileNotFoundError(f"{folder}: has no pairs for configuration {config_name!r}; it needs {needed}.")
     return found
 
 
@@ -164,11 +164,11 @@ def _is_release(path: str) -> bool:
     try:
         return bool(pq.read_schema(path).field("chosen").type.value_type.get_field_index("audio") < 0)
     except (pa.ArrowException, KeyError, AttributeError, OSError):
-        return False  # Its reader reports what is wrong with it.
+        return False  # Its reader reports the problem.
 
 
 def _hash_state(folder: str, tables: str) -> str:
-    """Hash the state of a folder: its tables, and the times of its subfolders, which change when audio is added."""
+    """Hash the state of a folder: its tables, and the times of subfolders, which change when audio is added."""
     digest = hashlib.sha256(f"{folder} {tables}".encode())
     paths = _glob(tables, "data", "*", "*.parquet")
     if paths and _is_release(paths[0]):
@@ -182,5 +182,5 @@ def _hash_state(folder: str, tables: str) -> str:
 def _read_shard(path: str) -> Iterator[pa.Table]:
     with open(path, "rb") as handle:
         for batch in pq.ParquetFile(handle).iter_batches(batch_size=_ROWS_PER_TABLE):
-            # The column types come from the builder: an older `datasets` cannot read the types of a newer one.
+            # The builder defines the column types: an older `datasets` cannot read the types of a newer one.
             yield pa.Table.from_batches([batch]).replace_schema_metadata(None)

@@ -1,4 +1,4 @@
-"""Which episodes become which pairs: pairing, splits, filters, labels, benchmark."""
+"""From episodes to pairs: pairing, splits, filters, labels, benchmark."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class BenchSettings:
     """How ESDR-Bench is drawn.
 
     Args:
-        cap: Modality pairs of a bucket; if it has fewer, all of them are taken.
-        colloquialness_cap: Colloquialness pairs in all.
+        cap: Maximum number of modality pairs per bucket.
+        colloquialness_cap: Maximum number of colloquialness pairs.
         seed: Seed of the draw.
-        candidates: Draw from the test split, which alone has its groups, or from all, as the paper does.
-        draw: Take groups whole, which loses the fewest pairs, or alternate, which gives the most groups.
-        rest: What becomes of the groups of the test split without a chosen pair.
-        excise: What leaves training: the groups of the chosen pairs, or these pairs alone, as in the paper.
-        bucket_by: Columns that make a bucket.
+        candidates: Draw from the test split, or from all pairs as in the paper.
+        draw: Take whole groups, which loses the fewest pairs, or alternate, which gives the most groups.
+        rest: Use of test groups without a selected pair.
+        excise: Remove from training the groups of the selected pairs, or only these pairs as in the paper.
+        bucket_by: Columns that define a bucket.
     """
 
     cap: PositiveInt = 50

@@ -1,14 +1,14 @@
-"""Filter pairs: rules first (`check_rules`), then a judge that listens (appendix B.1); and let it add missing labels.
+"""Filter pairs by rules (`check_rules`), then by a judge that listens (appendix B.1) and can add missing labels.
 
-A language model that takes audio compares the recording (version A) with its synthetic counterpart (version B) "within
-an identical multi-turn context, focusing specifically on the quality of the final turn". We read this as two whole
-dialogues with the same words, each in its own voice; the judge does not know their origin. "Samples are preserved only
-if they achieve scores >= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so by
-default both of its sides must reach 3. Naturalness does not count: the pairs are to teach it.
+An audio language model compares the recording (version A) with its synthetic counterpart (version B) "within an
+identical multi-turn context, focusing specifically on the quality of the final turn". We read this as two whole
+dialogues with the same words, each in its own voices; the judge does not know their origin. "Samples are preserved
+only if they achieve scores >= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so
+by default both sides must reach 3. Naturalness does not count, because the pairs are meant to teach it.
 
 The paper's judge also annotates the recordings from YouTube, "establishing emotion as the primary category and
 specific paralinguistic features (e.g., laughter, filled pauses) as the secondary dimension". Labels of MELD and
-DailyTalk are trusted: only a missing label is asked for. All pairs of one recording cost one question.
+DailyTalk are trusted; the judge adds only missing labels. All pairs of a recording share one question.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DIMENSIONS = {
     "coherence": "dialog_context_coherence",
 }
 SIDES = {"A": "chosen", "B": "rejected"}
-# The system prompt, and the request after both versions or the recording.
+# The system prompt, and the request that follows both versions or the recording.
 PROMPTS = ("filter", "filter_request")
 ANNOTATION_PROMPTS = ("annotation", "annotation_request")
 _EMOTION = "the emotion that carries the conversation"
@@ -48,7 +48,7 @@ _SOUND = (
     "the sound beside the words that is most noticeable. 'Filled Pauses' are sounds like um and uh, "
     "'Listener Feedback' is a listener's mhm or yeah, 'No Feature' means that there is nothing of the kind"
 )
-# What the primary and the secondary dimension of each source are (Table 5).
+# The meaning of the primary and secondary dimension of each source (Table 5).
 _MEANINGS = {
     "youtube": {"primary": _EMOTION, "secondary": _SOUND},
     "meld": {"primary": "the sentiment of the conversation", "secondary": _EMOTION},
@@ -83,7 +83,7 @@ class FilterSettings:
     # Dimensions and sides that must reach `min_score`.
     dimensions: tuple[Literal["content", "naturalness", "coherence"], ...] = ("content", "coherence")
     sides: tuple[Literal["chosen", "rejected"], ...] = ("chosen", "rejected")
-    # Share of failures that stops the filter: a refused parameter fails on every pair.
+    # A larger share of failures stops the filter; a refused parameter fails on every pair.
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.1
 
 
@@ -93,18 +93,18 @@ class FilterConfig:
     output_dir: str
     judge: ChatSettings | None = None  # Without a judge only the rules apply.
     filter: FilterSettings = dataclasses.field(default_factory=FilterSettings)
-    annotate: bool = False  # Let the judge add the labels of Table 5 that the source does not have.
-    prompt_file: str | None = None  # Prompts of the judge instead of the shipped ones (configs/prompts.yaml).
-    cache_dir: str | None = None  # Of the judge's answers; OUTPUT_DIR-answers by default.
+    annotate: bool = False  # Let the judge add labels of Table 5 that the source lacks.
+    prompt_file: str | None = None  # Replaces judge prompts of configs/prompts.yaml.
+    cache_dir: str | None = None  # For the judge's answers; OUTPUT_DIR-answers by default.
 
     def __post_init__(self) -> None:
         require_other_folder(self.folder, self.output_dir)
         if self.annotate and self.judge is None:
-            raise ValueError("annotate needs a judge; give the endpoint and model under judge.")
+            raise ValueError("annotate needs a judge; set its endpoint and model under judge.")
 
 
 def filter_folder(config: FilterConfig, *, is_dry: bool = False) -> dict[str, Any]:
-    """Write the pairs that are kept, and return the report; a dry run only counts what the rules keep."""
+    """Write the kept pairs and return the report; a dry run only counts pairs kept by the rules."""
     client = None
     if config.judge and not is_dry:
         client = ChatClient(config.judge, config.cache_dir or f"{config.output_dir.rstrip('/')}-answers")
@@ -135,7 +135,7 @@ def filter_folder(config: FilterConfig, *, is_dry: bool = False) -> dict[str, An
 
 
 def check_rules(row: Mapping[str, Any]) -> Skipped | None:
-    """Return why phase 1 skips a pair, `invalid_row` if no rule on turns explains it; None if it is kept."""
+    """Return why phase 1 skips a pair (`invalid_row` unless a rule on turns explains it); None if it is kept."""
     try:
         validate_row(row)
     except ValueError as error:
@@ -151,7 +151,7 @@ def filter_rows(
 ) -> Iterator[Row | Skipped]:
     """Yield, in order, each kept pair with its `quality`, or why it is dropped; memory holds a few rows at a time.
 
-    The client keeps the judge's answers: a run that is interrupted or has other settings asks no question twice.
+    The client caches the judge's answers: an interrupted or changed run asks no question twice.
     """
     rules, texts = settings or FilterSettings(), prompts or PromptSet()
     checked = (check_rules(row) or row for row in rows)
@@ -168,7 +168,7 @@ def filter_rows(
 def annotate_rows(
     rows: Iterable[Row | Skipped], client: ChatClient, prompts: PromptSet | None = None, *, max_failed: float = 0.1
 ) -> Iterator[Row | Skipped]:
-    """Yield, in order, each pair with labels of Table 5, or why it has none; a source outside `TAXONOMY` passes."""
+    """Yield, in order, each pair with labels of Table 5, or why it has none; sources outside `TAXONOMY` pass."""
     texts = prompts or PromptSet()
 
     def ask(row: Row) -> Row | Skipped:
@@ -187,7 +187,7 @@ def _ask_judge(
     kind: str,
     description: str,
 ) -> Iterator[Row | Skipped]:
-    """Yield what `ask` makes of each row, in order, which is the row if nobody was asked; `kind` is of failures."""
+    """Yield the results of `ask` in order, or the row if there is nothing to ask; failures have this `kind`."""
 
     def examine(row: Row | Skipped) -> tuple[Row | Skipped, bool]:
         """Also return whether the judge was asked."""
@@ -219,19 +219,19 @@ def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: Prom
     judge, least = client.settings.model, settings.min_score
     counted = [(side, dimension) for side in settings.sides for dimension in settings.dimensions]
     if low := [f"{side} {name} {scores[side][name]}" for side, name in counted if scores[side][name] < least]:
-        return Skipped(name, "low_quality", f"{judge} gave {', '.join(low)}; {least} is needed. {verdict.reason}")
+        return Skipped(name, "low_quality", f"{judge} gave {', '.join(low)}; the minimum is {least}. {verdict.reason}")
     return {**row, "quality": {**scores, "judge": judge, "prompt_version": prompts.compute_version(*PROMPTS)}}
 
 
 def _ask_labels(row: Row, missing: Sequence[str], client: ChatClient, prompts: PromptSet) -> dict[str, str]:
-    """Return the missing labels of a pair by the recording, its chosen side."""
+    """Ask for the missing labels of a pair by its recording, the chosen side."""
     meanings, names = _MEANINGS[row["source"]], list_allowed_labels(row)
     listed = {f"{label}_labels": ", ".join(sorted(allowed)) for label, allowed in names.items()}
     system, request = prompts.fill("annotation", **meanings, **listed), prompts.fill("annotation_request")
     content = make_spoken_turns(row["chosen"], name_pair(row))
 
     def read_labels(answer: Any) -> dict[str, str]:
-        """Return the labels of an answer as Table 5 spells them; raise `ValueError` for others."""
+        """Return the labels of an answer, spelled as in Table 5; raise `ValueError` for others."""
         if not isinstance(answer, dict):
             raise ValueError("the answer must be a JSON object with 'primary' and 'secondary'.")
         labels = {}
@@ -252,7 +252,7 @@ def _make_messages(system: str, content: list[dict[str, Any]], request: str) -> 
 
 
 def make_spoken_turns(turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False) -> list[Row]:
-    """Return turns as parts of a message: role, then recording. Without the words the judge has to listen."""
+    """Return turns as message parts: role, then recording. Words are omitted so that the judge must listen."""
     parts: list[dict[str, Any]] = []
     for position, turn in enumerate(turns):
         label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"

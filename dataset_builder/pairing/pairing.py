@@ -1,33 +1,33 @@
-"""Turn episodes and scripts into preference pairs (section 3.1): plan them first, then make each one by itself.
+"""Turn episodes and scripts into preference pairs (section 3.1): plan all pairs, then make each one independently.
 
-A modality pair sets a recorded episode (chosen) against the same words spoken by a synthesizer (rejected). A
-colloquialness pair sets a spoken-style script (chosen) against its written-style original (rejected), both spoken by
-the identical voice and settings, so that only the style differs.
+A modality pair compares a recorded episode (chosen) with the same words from a synthesizer (rejected). A
+colloquialness pair compares a spoken-style script (chosen) with its written-style original (rejected); voices and
+settings are the same, so that only the style differs.
 
-Voices are cloned from recordings of the dialogue itself, as in the paper. It has "a greedy heuristic for reference
-audio selection to capture rich acoustic features, prioritizing clips with a duration between 5 and 30 seconds and a
-word count under 60. Dialogue groups lacking viable prompts are pruned." Our reading (`choose_references`), by role:
+Voices are cloned from recordings of the same dialogue, as in the paper: "a greedy heuristic for reference audio
+selection to capture rich acoustic features, prioritizing clips with a duration between 5 and 30 seconds and a word
+count under 60. Dialogue groups lacking viable prompts are pruned." Our reading (`choose_references`), by role:
 
-1. A turn of 5 to 30 s (both included) with fewer than 60 words is a clip. The longest has most of the voice and is
-   taken; of equally long turns the first.
-2. If no turn qualifies, the role's turns are joined from the first on until they last 5 s. A turn that would take the
-   clip over 30 s or to 60 words begins a new one.
-3. Otherwise the dialogue is pruned (`NoReference`), even if its other role has a clip.
+1. A turn of 5 to 30 s (inclusive) with fewer than 60 words is a clip. The longest is taken, because it has the most
+   speech; among equally long turns, the first.
+2. If no turn qualifies, the role's turns are joined in order until they last 5 s. A turn that would extend the clip
+   beyond 30 s or to 60 words starts a new clip.
+3. Otherwise the dialogue is pruned (`NoReference`), even if the other role has a clip.
 
-Scripts have no recordings to clone from, and section 3.1 only asks for "consistent acoustic conditions" of both sides.
-With two voices for all scripts, a reward model hears the same two people in every pair. So the option `script_voices`
-names a pool, and the pair's id draws two voices: the same for both sides, and on any machine.
+Scripts have no recordings to clone, and section 3.1 asks only for "consistent acoustic conditions" on both sides. If
+all scripts had the same two voices, a reward model would hear the same two people in every pair. Therefore the option
+`script_voices` gives a pool, and the pair's id draws two voices, the same for both sides and on any machine.
 
-The paper's pairs can be separated by the voice (modality) or by the words (colloquialness). In pairs of a family
-neither helps: both sides have one voice and one channel, and the conversation of one side is broken.
+The voice separates the paper's modality pairs, and the words separate its colloquialness pairs. Pairs of a family are
+separated by neither: both sides have one voice and one channel, and the conversation of one side is broken.
 
 - `context`: an answer, all answers, the order of the answers or the transcript belong to another dialogue, or an
   exchange is repeated. Both sides are recordings, or one synthesizer speaks both.
 - `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
-- `prosody`: the recording through the WORLD vocoder, its own intonation against a flat one or an uneven tempo.
+- `prosody`: the recording through the WORLD vocoder, with its own intonation against a flat one or an uneven tempo.
 
-Their criterion is `joint`: its prompt asks for both. They belong to none of the paper's subsets. `primary` is the
-family and `secondary` the kind: each is reported separately. A replaced turn comes from the same source and split.
+Their criterion is `joint`, whose prompt covers both aspects. They are in none of the paper's subsets. `primary` is the
+family and `secondary` the kind; each is reported separately. A replacement turn is from the same source and split.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ from .splits import shuffle, split_unit
 
 
 class TurnDurationError(AudioError):
-    """Raised for a turn that lasts no time or more than 60 s (B.1, first phase of the filter)."""
+    """Raised for an empty turn or one longer than 60 s (B.1, first phase of the filter)."""
 
 
-class NoReference(ValueError):  # noqa: N818 - it names what is missing
-    """Raised for a dialogue in which some role has no usable reference; it is pruned."""
+class NoReference(ValueError):  # noqa: N818 - named after the missing item
+    """Raised for a dialogue with a role without a usable reference; it is pruned."""
 
 
-# Between the parts of a turn, the same on both sides.
+# Gap between the parts of a turn, the same on both sides.
 _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
-# A file that turns are cut from holds an episode at most; longer recordings go through the pipeline.
+# Turns are cut from files of at most one episode; longer recordings go through the pipeline.
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
-# Options that do not change the speech: where an engine runs, its time limits and languages, and the folder of a file.
+# Options that do not change the speech: where an engine runs, time limits, languages, folders of files.
 _SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "addresses", "languages"}
 _FILE_OPTIONS = {"model_path", "voices_path", "audio"}
-# A clip to clone a voice from; it has fewer words.
+# Limits of a clip for voice cloning; it has fewer words than the last.
 MIN_S, MAX_S, MAX_WORDS = 5.0, 30.0, 60
 _SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
 
@@ -87,23 +87,23 @@ class ScriptVoice(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The same on any machine: the name of the file without its folder, and the words."""
+        """Machine-independent: the file name without its folder, and the words."""
         return Path(self.audio).name, self.text
 
 
 @dataclass(frozen=True)
 class PairPlan:
-    """Everything that a pair is made from."""
+    """Everything needed to make a pair."""
 
     criterion: str
     chosen: Episode
-    rejected: Episode  # For a modality pair `chosen` again.
-    synthesizer: str  # Of the synthetic side or sides, two names where these differ, or `RECORDING`.
+    rejected: Episode  # Same as `chosen` for a modality pair.
+    synthesizer: str  # For the synthetic side or sides (two names if they differ), or `RECORDING`.
     split: str
-    channel: ChannelSettings | None  # None leaves the difference between a recording and a synthesizer.
+    channel: ChannelSettings | None  # None keeps the channel difference between recordings and synthesizers.
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # By synthesizer.
     script_voices: tuple[ScriptVoice, ...] = ()
-    known_pair_id: str | None = None  # Of a released pair: its words may have been scrubbed since.
+    known_pair_id: str | None = None  # For a released pair, whose words may have been scrubbed.
     family: str = ""  # Empty for the paper's pairs.
 
     def is_recorded(self, side: str) -> bool:
@@ -120,12 +120,12 @@ class PairPlan:
 
     @property
     def engines(self) -> dict[str, Mapping[str, Any]]:
-        """The options of each synthesizer that is needed, by name."""
+        """The options of each required synthesizer, by name."""
         return {name: options for name, options in map(self.find_engine, ("rejected", "chosen")) if name != RECORDING}
 
     @property
     def pair_id(self) -> str:
-        """Hash of what the pair is made from: names and words of both sides, synthesizer, voices and channel."""
+        """Hash of the pair's inputs: names and words of both sides, synthesizer, voices and channel."""
         if self.known_pair_id:
             return self.known_pair_id
         (name, options), rejected = map(self.find_engine, SIDES)
@@ -140,7 +140,7 @@ class PairPlan:
 
     @property
     def label(self) -> dict[str, str]:
-        """The columns that a report counts the pair by, apart from its split."""
+        """The columns by which a report counts the pair, without its split."""
         # A family is in none of the paper's subsets.
         subset = NO_SUBSET if self.family else self.chosen.subset
         labels = {"criterion": self.criterion, "subset": subset, "source": self.chosen.source}
@@ -148,7 +148,7 @@ class PairPlan:
 
 
 def list_audible(options: Any) -> Any:
-    """Return the options of an engine that change its speech, the same on any machine; or those of engines by name."""
+    """Return the machine-independent options that change an engine's speech; also for options by engine."""
     if not isinstance(options, Mapping):
         return options
     return {
@@ -161,9 +161,9 @@ def list_audible(options: Any) -> Any:
 @dataclass(frozen=True)
 class SynthesizerSpec:
     seen: tuple[str, ...]  # Used in every split.
-    left_out: tuple[str, ...] = ()  # Used in the test split only.
-    per_dialogue: int | None = None  # Of `seen`, per dialogue outside the test split; None for all.
-    across: int = 0  # More pairs per script with another synthesizer on each side: the voice must not separate them.
+    left_out: tuple[str, ...] = ()  # Held out: used only in the test split.
+    per_dialogue: int | None = None  # Number of `seen` per dialogue outside the test split; None: all.
+    across: int = 0  # Extra pairs per script, with two synthesizers, so that the voice does not separate them.
 
     def __post_init__(self) -> None:
         if shared := set(self.seen) & set(self.left_out):
@@ -175,7 +175,7 @@ class SynthesizerSpec:
         return shuffle(self.seen, seed, key)[: self.per_dialogue]
 
     def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[str]:
-        """Return `across` couples of synthesizers for the chosen and the rejected side of one script."""
+        """Return `across` couples of synthesizers for the two sides of a script, chosen and rejected."""
         couples = permutations([*self.seen, *(self.left_out if split == "test" else ())], 2)
         ordered = sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))
         return ["+".join(couple) for couple in ordered[: self.across]]
@@ -194,7 +194,7 @@ def plan_pairs(
         criterion = "colloquialness" if isinstance(item, ScriptPair) else "modality"
         chosen, rejected = (item.spoken, item.written) if isinstance(item, ScriptPair) else (item, item)
         if criterion not in choices:
-            raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
+            raise ValueError(f"{chosen.source} has {criterion} pairs; add an entry {criterion!r} to synthesizers.")
         split, key, spec = assignment[split_unit(chosen)], f"{chosen.source}/{chosen.name}", choices[criterion]
         for name in [*spec.for_dialogue(split, key, seed), *spec.choose_across_dialogue(split, key, seed)]:
             voices = read_pool(given, name, criterion)
@@ -203,7 +203,7 @@ def plan_pairs(
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:
-    """Speak both sides of a pair, match their channel, and encode them."""
+    """Synthesize or read both sides of a pair, match their channels, and encode them."""
     sounds = {"chosen": _read_side(plan, "chosen")}
     sounds["rejected"] = _read_side(plan, "rejected", sounds["chosen"] if plan.criterion == "modality" else None)
     chosen = plan.chosen
@@ -223,7 +223,7 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
 
 
 def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-    """Return the sound of each turn before the channel; `recorded` has the same words."""
+    """Return the audio of each turn before channel matching; `recorded` has the same words."""
     episode: Episode = getattr(plan, side)
     label = f"{episode.source} {episode.name}"
     trim_db = plan.channel.trim_db if plan.channel else None
@@ -248,7 +248,7 @@ def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None 
             parts = [part for part in turn.parts if part.text or is_copy]
             more = [{"reference": read_part(part, label)} if is_copy else {} for part in parts]
             spoken.append([speak(engine, part.text, voice, **own) for part, own in zip(parts, more, strict=True)])
-    # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
+    # Copy-synthesis keeps the recording's channel, which includes its codings.
     for coding in () if is_copy else episode.native_coding:
         spoken = [[CODINGS[coding](array, SAMPLING_RATE) for array in parts] for parts in spoken]
     arrays = [_join(parts, trim_db) for parts in spoken]
@@ -262,16 +262,16 @@ def _read_recorded(episode: Episode, label: str, trim_db: float | None = None) -
     return [_join([read_part(part, f"{label}, turn {n}") for part in turn.parts], trim_db) for n, turn in turns]
 
 
-# The pairs of a dialogue are made one after the other, and most of their turns are the same.
+# Consecutive pairs are often from one dialogue and share most turns.
 @lru_cache(maxsize=128)
 def _speak(engine: Any, text: str, voice: int, **reference: np.ndarray) -> np.ndarray:
     return engine.speak(text, voice=voice, **reference)
 
 
 def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
-    """Choose the clips to clone voices from; for scripts, which have no recordings, from the pool of voices."""
+    """Choose clips for voice cloning; scripts have no recordings and use the pool of voices."""
     if plan.criterion != "modality":
-        # None without a pool: the engine's options name its voices.
+        # None without a pool: the engine's options name the voices.
         drawn = draw_voices(plan.script_voices, plan.pair_id)
         return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}
     arrays = _read_recorded(plan.chosen, label)
@@ -282,12 +282,12 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
 
 
 def choose_references(turns: Sequence[tuple[str, ReferenceClip]]) -> dict[str, ReferenceClip]:
-    """Return the clip of each role, from one turn or several."""
+    """Return a clip for each role, from one or more turns."""
     chosen: dict[str, ReferenceClip] = {}
     for role in dict.fromkeys(role for role, _ in turns):
         own = [clip for each, clip in turns if each == role]
         if usable := [clip for clip in own if _can_be_cloned([clip], MIN_S)]:
-            # `max` keeps the first of equals.
+            # `max` keeps the first of equal values.
             chosen[role] = max(usable, key=lambda clip: clip.array.size)
             continue
         run: list[ReferenceClip] = []
@@ -298,7 +298,7 @@ def choose_references(turns: Sequence[tuple[str, ReferenceClip]]) -> dict[str, R
                 break
         else:
             lasts = [f"{clip.array.size / SAMPLING_RATE:.1f} s with {len(clip.text.split())} words" for clip in own]
-            needed = f"one needs {MIN_S:g} to {MAX_S:g} s and fewer than {MAX_WORDS} words"
+            needed = f"a reference needs {MIN_S:g} to {MAX_S:g} s and fewer than {MAX_WORDS} words"
             raise NoReference(f"no reference for {role!r}: its turns last {', '.join(lasts)}; {needed}.")
     return chosen
 
@@ -309,7 +309,7 @@ def _can_be_cloned(clips: Sequence[ReferenceClip], least_s: float = 0.0) -> bool
 
 
 def read_pool(options: Mapping[str, Mapping[str, Any]], synthesizer: str, criterion: str) -> tuple[ScriptVoice, ...]:
-    """Return the pool of voices of a pair; a recorded dialogue has its own."""
+    """Return the pool of voices for scripts; recorded dialogues have their own voices."""
     pool = options.get(synthesizer.partition("+")[0], {}).get("script_voices")
     if criterion == "modality" or pool is None:
         return ()
@@ -318,7 +318,7 @@ def read_pool(options: Mapping[str, Mapping[str, Any]], synthesizer: str, criter
 
 @cache
 def _read_folder(folder: str) -> tuple[ScriptVoice, ...]:
-    """Read a pool from a folder of recordings, each beside a `.txt` file with its words."""
+    """Read a pool of voices from a folder of recordings, each with a `.txt` file of its words."""
     clips = sorted(path for path in list_visible(Path(folder)) if path.suffix.lower() in _SUFFIXES)
     texts = [" ".join(clip.with_suffix(".txt").read_text(encoding="utf-8").split()) for clip in clips]
     return _make_pool([{"audio": str(clip), "text": text} for clip, text in zip(clips, texts, strict=True)])
@@ -331,12 +331,12 @@ def _make_pool(entries: Sequence[Any]) -> tuple[ScriptVoice, ...]:
     voices = tuple(ScriptVoice(str(entry["audio"]), str(entry["text"])) for entry in entries)
     names = {voice.identity[0] for voice in voices}
     if len(names) < max(2, len(voices)):
-        raise ValueError(f"script_voices has {len(voices)} files of {len(names)} names; give two or more of each.")
+        raise ValueError(f"script_voices has {len(voices)} files and {len(names)} names; give two or more of each.")
     return voices
 
 
 def draw_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ScriptVoice]:
-    """Return two different voices by role, the same for the same pool and pair."""
+    """Return two different voices by role, determined by pool and pair."""
     ordered = sorted(pool, key=lambda voice: make_stable_id(pair_id, *voice.identity))
     return dict(zip(ROLES, ordered, strict=False))
 
@@ -353,7 +353,7 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
         duration_s = len(array) / SAMPLING_RATE
         if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
             lasts = f"{episode.source} {episode.name}, turn {position}: lasts {duration_s:.2f} s"
-            raise TurnDurationError(f"{lasts}; more than 0.02 and at most 60 s are needed.")
+            raise TurnDurationError(f"{lasts}; it must last more than 0.02 s and at most 60 s.")
         references = [
             {"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text, **made} for p in turn.parts
         ]
@@ -365,7 +365,7 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
 
 def read_part(part: Part, label: str) -> np.ndarray:
     if part.audio is None:
-        raise AudioError(f"{label}: there is no recording of {part.text!r}.")
+        raise AudioError(f"{label}: no recording of {part.text!r}.")
     if part.audio.endswith(".wav") and part.end_s is not None:
         return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
     array = read_whole(part.audio)
@@ -374,7 +374,7 @@ def read_part(part: Part, label: str) -> np.ndarray:
 
 
 def read_whole(audio: str) -> np.ndarray:
-    """Return the recording that a part is cut from; a file is read once for consecutive parts."""
+    """Return the recording of a part; consecutive parts read a file only once."""
     return _read_file(*(read_file_version(audio) if os.path.isfile(audio) else (audio, 0, 0)))
 
 
@@ -384,13 +384,13 @@ def _read_file(path: str, _size: int, _changed_ns: int) -> np.ndarray:
 
 
 def read_file_version(path: str) -> tuple[str, int, int]:
-    """Return path, size and time of change: a key that changes with the file."""
+    """Return path, size and modification time, a key that changes with the file."""
     status = os.stat(path)
     return path, status.st_size, status.st_mtime_ns
 
 
 def _join(parts: Sequence[np.ndarray], trim_db: float | None) -> np.ndarray:
-    """Join the trimmed parts of a turn with the same gap on both sides of a pair."""
+    """Join the trimmed parts of a turn with a fixed gap."""
     pieces: list[np.ndarray] = []
     for part in parts:
         pieces += [part if trim_db is None else trim_silence(part, trim_db), _GAP]
@@ -405,13 +405,13 @@ KINDS = {
 
 
 class Pool(list[Episode]):
-    """The episodes of a source in a split, from which a broken dialogue takes turns."""
+    """The episodes of a source in a split; broken dialogues take turns from them."""
 
     @cached_property
     def partners(self) -> dict[str, Episode]:
-        """The episode that each recorded one exchanges its words with, by name: the nearest in words per turn.
+        """For each recorded episode, by name: the episode to exchange words with, nearest in words per turn.
 
-        Partners are of different groups, have the same number of turns, and no turn with the same words.
+        Partners are from different groups, with the same number of turns and no turn in common.
         """
         found: dict[str, Episode] = {}
         recorded = filter(_is_recorded, self)
@@ -429,7 +429,7 @@ class Pool(list[Episode]):
 @dataclass(frozen=True)
 class FamilySpec:
     kinds: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all of the family.
-    per_dialogue: PositiveInt = 1  # Pairs per dialogue, each of another kind.
+    per_dialogue: PositiveInt = 1  # Pairs per dialogue, each of a different kind.
 
 
 def validate_families(families: Mapping[str, FamilySpec]) -> None:
@@ -447,8 +447,8 @@ def plan_family_pairs(
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PairPlan]:
-    """Return the pairs of the families; a kind that a dialogue cannot give is omitted."""
-    # Each dialogue once: a script against a caricature has the spoken side of its scenario.
+    """Return the pairs of the families; kinds that do not apply to a dialogue are skipped."""
+    # Use each dialogue once: a script against a caricature repeats the spoken side.
     episodes: dict[tuple[str, str], Episode] = {}
     for item in items:
         episode = item.spoken if isinstance(item, ScriptPair) else item
@@ -479,13 +479,13 @@ def plan_family_pairs(
 
 
 def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Return the dialogue broken in the way of a kind; None if it cannot be."""
+    """Return the dialogue, broken as the kind says; None if it does not apply."""
     turns, answers, is_spoken = episode.turns, range(1, len(episode.turns), 2), not _is_recorded(episode)
     last = answers[-1]
     new: dict[int, Turn | None] = {}
     match kind:
         case "last_answer" | "near_answer" | "all_answers":
-            # The near one is of an earlier exchange, or of another part of the recording.
+            # A near answer is from an earlier exchange or another part of the recording.
             is_near = kind == "near_answer"
             others = [other for other in pool if (other.group_id == episode.group_id) == is_near]
             if not is_near:
@@ -494,10 +494,10 @@ def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Gener
             for index in answers if kind == "all_answers" else [last]:
                 new[index] = _find_nearest(turns[index], [turn for turn in candidates if turn not in new.values()])
         case "order" if len({turns[index].text for index in answers}) > 1:
-            # Every question gets the answer of another one.
+            # Every question gets the answer to another one.
             moved = np.roll(answers, -int(rng.integers(1, len(answers)))).tolist()
             new = {index: turns[place] for index, place in zip(answers, moved, strict=True)}
-        # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
+        # Both transcripts are coherent, right in one pair and wrong in the other, so only the recordings decide.
         case "transcript" if not is_spoken and (other := pool.partners.get(episode.name)):
             for index, (turn, said) in enumerate(zip(turns, other.turns, strict=True)):
                 texts = [said.text, *[""] * (len(turn.parts) - 1)]
@@ -516,7 +516,7 @@ def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Gener
         case "flat" | "uneven" if not is_spoken:
             return episode
     changed = tuple(each for index, own in enumerate(turns) if (each := new.get(index, own)) is not None)
-    # A turn has no replacement, or all words stay the same.
+    # No replacement for a turn, or no word changed.
     if len(changed) < len(turns) or [turn.text for turn in changed] == [turn.text for turn in turns]:
         return None
     return replace(episode, turns=changed)

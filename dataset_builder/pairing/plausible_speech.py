@@ -1,6 +1,6 @@
-"""Refuse speech that cannot be its words: too short or too long for them, silent, clipped, or the same for all.
+"""Reject speech that cannot match its words: too short, too long, silent, clipped, or the same for different words.
 
-The limits leave room around the paces of the bundled synthesizers, which their tests measure.
+The limits leave a margin around the speaking rates of the bundled synthesizers, which tests measure.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ..pipeline.inspection import measure_clipped_share
 
 
 _TRIM_DB = 50.0
-# Seconds per letter that is heard, from the fastest to the slowest speed of synthesizers, and once for pauses.
+# Seconds per spoken letter, from the fastest to the slowest synthesizer, and once for pauses.
 _MIN_LETTER_S, _MAX_LETTER_S, _PAUSES_S = 0.02, 0.5, 1.5
-# Of the recording of the same words. It may be far longer, as people pause and laugh: less than half of it is too
-# short only where no synthesizer at its own speed is as fast.
+# Relative to the recording of the same words, which pauses and laughter can make far longer: speech below half of it
+# is too short only if it is also faster than any synthesizer.
 _MIN_RATIO, _MAX_RATIO, _FAST_LETTER_S = 0.5, 4.0, 0.035
 _MAX_CLIPPED_SHARE = 0.02
-# Letters that a character counts as: one of Han is a syllable and a tone, one of kana or hangul a syllable.
+# Letters per character: a Han character is a syllable and a tone, kana and hangul characters are syllables.
 _LETTERS = {"CJK": 3, "HIRAGANA": 2, "KATAKANA": 2, "HANGUL": 2}
-# What a digit can take to be read: "7" in 7,000,000 is short, in a year a word.
+# Letters per digit: "7" is short in 7,000,000 and a word in a year.
 _DIGIT_LETTERS = 5
 _SAME_WORDS = 0.5
 _MAX_HEARD = 20_000
-# Of three letters or written out, as manifests have them; and for a language that is not known or not one.
+# Three-letter codes and names of languages from manifests, and codes for an unknown language or several.
 _LANGUAGE_CODES = {"eng": "en", "english": "en", "cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja"}
 _ANY_LANGUAGE = ("", "und", "unknown", "mul")
-# Words of each sound that a synthesizer gave in this process.
+# Sound -> words, for each synthesizer in this process.
 _HEARD: dict[tuple[str | None, str], str] = {}
 
 
@@ -51,19 +51,19 @@ class ImplausibleSpeechError(SynthesisError):
 
 
 def require_language(engine: Any, name: str, language: str, text: str) -> None:
-    """Raise `LanguageError` if an engine declares its languages, and that of a row or of its letters is not one."""
+    """Raise `LanguageError` if an engine declares languages that exclude the row's language or its letters."""
     languages = _list_languages(engine)
     if not languages:
         return
     if _find_code(language) not in (*languages, *_ANY_LANGUAGE):
-        raise LanguageError(f"{name} speaks {', '.join(languages)}, the words are in {language!r}: {text!r:.80}.")
+        raise LanguageError(f"{name} speaks {', '.join(languages)}, but the words are in {language!r}: {text!r:.80}.")
     latin = [unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha()]
     if languages == ("en",) and 2 * sum(latin) < len(latin):
-        raise LanguageError(f"{name} speaks en, the words are in other letters: {text!r:.80}.")
+        raise LanguageError(f"{name} speaks en, but the words have other letters: {text!r:.80}.")
 
 
 def _list_languages(engine: Any) -> tuple[str, ...]:
-    """Return the primary subtags of what an engine speaks; none if it speaks any, as copy-synthesis does."""
+    """Return the primary subtags of an engine's languages; empty if it speaks any, like copy-synthesis."""
     languages = () if getattr(engine, "uses_reference", False) else getattr(engine, "languages", None) or ()
     return tuple(map(_find_code, [languages] if isinstance(languages, str) else languages))
 
@@ -74,11 +74,11 @@ def _find_code(tag: object) -> str:
 
 
 def note_languages(name: str, options: Mapping[str, Any]) -> Skipped | None:
-    """Return a note on a synthesizer that gets every language because it declares none."""
+    """Return a note on a synthesizer that declares no languages and therefore gets all."""
     engine = load_synthesizer(name, options)
     if _list_languages(engine) or getattr(engine, "uses_reference", False):
         return None
-    return Skipped(f"synthesizer {name}", "any_language", f"{name} speaks every row; give it the option `languages`.")
+    return Skipped(f"synthesizer {name}", "any_language", f"{name} gets every language; set its `languages`.")
 
 
 def require_plausible(
@@ -90,10 +90,10 @@ def require_plausible(
     recorded: Sequence[np.ndarray] | None = None,
     is_copy: bool = False,
 ) -> None:
-    """Raise `ImplausibleSpeechError` for the first turn whose speech is not its words.
+    """Raise `ImplausibleSpeechError` for the first turn whose speech cannot match its words.
 
-    `engine` identifies a synthesizer and its options; without one the turns are recordings. `recorded` are the same
-    words, spoken by people; copy-synthesis (`is_copy`) has their pace, whatever it is.
+    `engine` identifies a synthesizer and its options; None means recordings. `recorded` has the same words spoken by
+    people; copy-synthesis (`is_copy`) keeps their pace.
     """
     if len(_HEARD) > _MAX_HEARD:
         _HEARD.clear()
@@ -105,7 +105,7 @@ def require_plausible(
         if problem is None and _are_other_words(text, other):
             problem = f"sounds exactly like {other!r:.80}"
         if problem:
-            raise ImplausibleSpeechError(f"{label}, turn {position}: {text!r:.80} {problem}; it is not these words.")
+            raise ImplausibleSpeechError(f"{label}, turn {position}: {text!r:.80} {problem}; not these words.")
 
 
 def _find_problem(text: str, array: np.ndarray, recording: np.ndarray | None, is_copy: bool) -> str | None:
@@ -126,7 +126,7 @@ def _find_problem(text: str, array: np.ndarray, recording: np.ndarray | None, is
 
 
 def count_letters(text: str) -> tuple[int, int]:
-    """Return the fewest and the most letters that are heard of a text, in letters of an alphabet."""
+    """Return the minimum and maximum number of spoken letters of a text, in letters of an alphabet."""
     least = most = 0
     for character in text:
         if character.isalnum():
@@ -137,7 +137,7 @@ def count_letters(text: str) -> tuple[int, int]:
 
 
 def _are_other_words(text: str, other: str) -> bool:
-    """Return whether two texts cannot sound alike: "OK" and "okay", "5" and "five", "他" and "她" can."""
+    """Return whether two texts must sound different; "OK" and "okay", "5" and "five", "他" and "她" need not."""
     one, two = (re.findall(r"[^\W\d_]+", words.casefold()) for words in (text, other))
     if max(len(one), len(two)) <= 3:
         one, two = list("".join(one)), list("".join(two))

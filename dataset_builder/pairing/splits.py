@@ -1,19 +1,19 @@
-"""Which pairs are in which split: of a build, by group; and ESDR-Bench, drawn from a data set (section B.1).
+"""Assign pairs to splits by group, and draw ESDR-Bench from a data set (section B.1).
 
-Test is for measuring only: its groups are in no other split, and only it holds the held-out synthesizers.
+The test split is only for evaluation: its groups are in no other split, and only it has the held-out synthesizers.
 
 ESDR-Bench is stratified, capped, and isolated from training (Tables 1 and 5). Our reading of the paper: appendix B.1
 caps "the secondary dimensions of each dataset" at 50; section 3.2 draws "from the held-out validation split", up to 50
-of "each fine-grained bucket" of "source and metadata categories". So `candidates` are all pairs or those of a split, a
-bucket is a source and some labels (`bucket_by`), and the cap counts pairs. The 824 wild and 466 scripted pairs of
-Table 1 need finer buckets than a secondary label (more than seven times 50), such as `[source, primary, secondary]`.
-Colloquialness pairs have no taxonomy; the paper holds out 250 of 2,500: they are one bucket with its own cap.
-"Quality-aware" is the filter before: the sampler draws from kept pairs.
+of "each fine-grained bucket" of "source and metadata categories". So `candidates` are all pairs or the pairs of one
+split, a bucket is a source and some labels (`bucket_by`), and the cap counts pairs. The 824 wild and 466 scripted
+pairs of Table 1 (more than seven times 50) need finer buckets than a secondary label, such as
+`[source, primary, secondary]`. Colloquialness pairs have no taxonomy, and the paper holds out 250 of 2,500: they are
+one bucket with its own cap. "Quality-aware" refers to the filter: the sampler draws from filtered pairs.
 
-The paper removes the selected pairs from training, and has 6,879 of 7,703 wild ones left (Table 1): `excise: pairs`.
-By default we remove their groups too, and pairs of families with a turn of another group: a model that was trained on
-other minutes of a recording knows its speakers and its channel. The rest of a partly chosen group is lost, so groups
-are taken whole where they fit.
+The paper removes only the selected pairs from training, which leaves 6,879 of 7,703 wild pairs (Table 1):
+`excise: pairs`. By default we also remove their groups, and family pairs with a turn from these groups, because a
+model trained on other minutes of a recording has heard its speakers and channel. The rest of a partly selected group
+is lost, so whole groups are taken if they fit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Unit = tuple[str, str]
 Labels = Sequence[Mapping[str, Any]]
 BENCH_SPLIT = "test"
 _COLLOQUIALNESS = "colloquialness"
-# Named leaves: the audio is not read.
+# Leaf columns, so that audio is not read.
 _TURN_LEAVES = ("text", "audio_ref.list.element.uri", "audio_ref.list.element.start_s")
 # Shorter turns occur in any dialogue.
 _MIN_WORDS = 4
@@ -60,12 +60,12 @@ _MIN_WORDS = 4
 def assign_splits(
     episodes: Iterable[Episode], joined: Mapping[Unit, Unit], *, validation: float, test: float, seed: int
 ) -> dict[Unit, str]:
-    """Give every unit `(source, split_group)` a split, in shares of each source and by hash, whatever the order.
+    """Assign each unit `(source, split_group)` to a split by hash, in shares of each source, in any order.
 
-    Units that are `joined` (`join_groups`) then get one split together, the one that lacks most of its share.
+    Then `joined` units (`join_groups`) share one split, the one furthest below its share.
     """
     if test != 1 and not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
-        raise ValueError(f"validation={validation} and test={test} leave no share for training; test=1 alone may.")
+        raise ValueError(f"validation={validation} and test={test} leave nothing for training; only test=1 may.")
     sizes = Counter(map(split_unit, episodes))
     assignment: dict[Unit, str] = {}
     for source in {source for source, _ in sizes}:
@@ -92,14 +92,14 @@ def assign_splits(
 def join_groups(
     files: Mapping[Unit, Collection[str]], hash_file: Callable[[str], str | None]
 ) -> tuple[dict[Unit, Unit], dict[str, int]]:
-    """Return the first unit of each that shares a recording with another, and the counts of what joins them."""
+    """Return, for units that share recordings, the first of them, and counts by reason."""
     from tqdm import tqdm
 
     hashes = {path: hash_file(path) or path for path in sorted(set().union(*files.values()))}
     paths = {content: path for path, content in hashes.items()}
     heard: dict[str, tuple[float, np.ndarray]] = {}
     for content, path in tqdm(paths.items(), desc="copies", disable=len(paths) < 100):
-        # Pairs of a file that cannot be read are skipped with the reason.
+        # Pairs of an unreadable file are skipped later, with the reason.
         with suppress(AudioError, OSError):
             array, seconds = read_beginning(path, COPY_S[1])
             heard[content] = seconds, measure_energies(array)
@@ -116,17 +116,17 @@ def join_groups(
 
 
 def split_unit(episode: Episode) -> Unit:
-    """Return the unit that is never divided: the recording or dialogue, or the coarser unit of its source."""
+    """Return the indivisible unit: the recording or dialogue, or the source's coarser unit."""
     return episode.source, episode.split_group or episode.group
 
 
 def shuffle(names: Iterable[str], *key: Any) -> list[str]:
-    """Return names in an order that the key decides, the same on any machine."""
+    """Return names in an order that depends on the key, the same on any machine."""
     return sorted(names, key=lambda name: make_stable_id(*key, name))
 
 
 def _find_bucket(label: Mapping[str, Any], settings: BenchSettings) -> tuple[str, ...] | None:
-    """Return the bucket of a pair; None if it is no candidate."""
+    """Return the bucket of a pair; None if it is not a candidate."""
     if settings.candidates != "all" and label["split"] != BENCH_SPLIT:
         return None
     if label["criterion"] == _COLLOQUIALNESS:
@@ -135,9 +135,9 @@ def _find_bucket(label: Mapping[str, Any], settings: BenchSettings) -> tuple[str
 
 
 def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
-    """Return the ids of the pairs of ESDR-Bench, which depend on the seed and the ids alone, not on their order."""
+    """Return the ids of ESDR-Bench's pairs, which depend only on the seed and the ids, not on their order."""
     if twice := [pair for pair, count in Counter(label["pair_id"] for label in labels).items() if count > 1]:
-        raise ValueError(f"pair {twice[0]!r} comes twice; take one of the two out.")
+        raise ValueError(f"pair {twice[0]!r} occurs twice; remove one.")
     groups: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
     for label in sorted(labels, key=lambda label: make_stable_id(settings.seed, label["pair_id"])):
         if bucket := _find_bucket(label, settings):
@@ -155,7 +155,7 @@ def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
                 chosen.add(pair)
 
     if settings.draw == "alternate":
-        # In a bucket every group gives its first pair before any gives its second.
+        # In a bucket, all groups give their first pair before any gives a second.
         ranks, ranked = Counter[Any](), []
         for place, group in enumerate(order):
             for pair, bucket in groups[group]:
@@ -163,8 +163,7 @@ def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
                 ranks[group, bucket] += 1
         take((pair, bucket) for _, _, pair, bucket in sorted(ranked))
         return chosen
-    # Few groups are only partly chosen: those of a bucket that is taken whole anyway, then those that fit whole, then
-    # what fits of the others.
+    # To split few groups: first buckets that are taken whole anyway, then groups that fit whole, then parts of others.
     needed = {group for group in order if any(bucket in rare for _, bucket in groups[group])}
     for group in sorted(order, key=lambda group: group not in needed):
         wanted = Counter(bucket for _, bucket in groups[group])
@@ -176,11 +175,11 @@ def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
 
 
 def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
-    """Return the labels of all pairs, the split of every pair that stays, and the skipped pairs."""
+    """Return the labels of all pairs, the split of every kept pair, and the skipped pairs."""
     require_known(settings.bucket_by, LABELS, "bucket_by")
     joined = join_recordings(folder)
     labels = [{**label, "group_id": joined.get(label["group_id"], label["group_id"])} for label in read_labels(folder)]
-    # Where the build did not join them, a joined group may be in train and validation.
+    # If the build did not join groups, a joined group may be in train and validation.
     taught = {label["group_id"] for label in labels if joined and label["split"] == "train"}
     for label in labels:
         if label["split"] == "validation" and label["group_id"] in taught:
@@ -191,7 +190,7 @@ def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, An
 
 
 def join_recordings(folder: Path) -> dict[str, str]:
-    """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
+    """Return, for groups that share files or copies of dialogues, the first; empty if the build joined them."""
     if "joined" in data_card.read_report(folder):
         return {}
     keys: dict[str, set[Any]] = defaultdict(set)
@@ -202,7 +201,7 @@ def join_recordings(folder: Path) -> dict[str, str]:
             continue
         parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
         keys[row["group_id"]].update(uri for uri, _ in parts if uri)
-        # A dialogue is in several pairs, in other channels.
+        # A dialogue is in several pairs, with different channels.
         if (dialogue := (row["group_id"], *parts)) not in heard:
             array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
             heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
@@ -213,7 +212,7 @@ def join_recordings(folder: Path) -> dict[str, str]:
 
 
 def find_shared(folder: Path, bench: set[str]) -> set[str]:
-    """Return the pairs that have a turn of a pair of the benchmark, where either pair is of a family."""
+    """Return the pairs that share a turn with a pair of the benchmark, if either is a family pair."""
     columns = ["pair_id", "criterion", *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in _TURN_LEAVES)]
     of_bench: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
     for _, row in read_rows(folder, columns):
@@ -225,7 +224,7 @@ def find_shared(folder: Path, bench: set[str]) -> set[str]:
 
 
 def _list_turns(row: Mapping[str, Any]) -> set[tuple[Any, ...]]:
-    """Return what identifies the turns of a pair: where a recording begins, or at least `_MIN_WORDS` words."""
+    """Return keys of a pair's turns: the start in a recording, or the words if at least `_MIN_WORDS`."""
     parts = [part for side in SIDES for turn in row[side] for part in turn["audio_ref"] or ()]
     recorded = {(part["uri"], part["start_s"]) for part in parts if part["start_s"] is not None}
     texts = {turn["text"] for side in SIDES for turn in row[side]}
@@ -235,7 +234,7 @@ def _list_turns(row: Mapping[str, Any]) -> set[tuple[Any, ...]]:
 def isolate(
     labels: Labels, bench: set[str], rest: str = "train", shared: Collection[str] = (), excise: str = "groups"
 ) -> tuple[dict[str, str], list[Skipped]]:
-    """Return the split of every pair that stays, and the skipped pairs; `shared` is from `find_shared`."""
+    """Return the split of every kept pair, and the skipped pairs; `shared` is from `find_shared`."""
     bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench and excise == "groups"}
     taught: dict[str, set[str]] = defaultdict(set)
     for label in labels:
@@ -249,8 +248,8 @@ def isolate(
         is_test, is_known = split == BENCH_SPLIT, split_synthesizers(speaker) <= taught[label["criterion"]]
         full = "its bucket of ESDR-Bench is full"
         reasons = (
-            (group in bench_groups, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it"),
-            (pair in shared, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"),
+            (group in bench_groups, "group_in_bench", f"its group {group} is in ESDR-Bench; removed from training"),
+            (pair in shared, "turn_in_bench", "one of its turns is in ESDR-Bench; removed from training"),
             (is_test and rest == "skip", "not_in_bench", full),
             (is_test and not is_known, "held_out_synthesizer", f"{full}, and {speaker} is held out from training"),
         )
@@ -268,7 +267,7 @@ def isolate(
 
 
 def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str, Any]:
-    """Write a data set folder whose test split is ESDR-Bench, row by row; a finished one is not written again."""
+    """Write a data set folder whose test split is ESDR-Bench, row by row, unless it is already finished."""
     from tqdm import tqdm
 
     require_other_folder(folder, output)
@@ -292,7 +291,7 @@ def _describe_bench(
     output: Path, labels: Labels, assignment: Mapping[str, str], settings: BenchSettings
 ) -> dict[str, Any]:
     buckets: dict[tuple[str, ...], list[tuple[str, bool]]] = defaultdict(list)
-    # By whether they are in the benchmark.
+    # By membership in the benchmark.
     kept: dict[str, dict[bool, set[str]]] = {name: {True: set(), False: set()} for name in ("group_id", "synthesizer")}
     for label in labels:
         split = assignment.get(label["pair_id"])
@@ -320,14 +319,14 @@ def render_bench(found: Mapping[str, Any]) -> str:
     """Render `bench.json` as Markdown: Table 1, the buckets and Figure 5."""
     statistics, settings, buckets = found["statistics"], found["settings"], found["buckets"]
     columns = ["bucket", "available", "available_groups", "taken", "taken_groups"]
-    return f"""# A test split drawn as ESDR-Bench
+    return f"""# A test split drawn like ESDR-Bench
 
 The test split: {statistics["pairs"]} pairs of {statistics["groups"]} recordings or dialogues, \
-{statistics["real_h"]:.2f} h real against {statistics["synthetic_h"]:.2f} h synthetic. \
-At most {settings["cap"]} pairs of each {" and ".join(settings["bucket_by"])}, \
+{statistics["real_h"]:.2f} h real, {statistics["synthetic_h"]:.2f} h synthetic. \
+At most {settings["cap"]} pairs per {" and ".join(settings["bucket_by"])}, \
 at most {settings["colloquialness_cap"]} colloquialness pairs, seed {settings["seed"]}.
-Synthesizers that training does not have: {", ".join(found["left_out_synthesizers"]) or "none"}. \
-Recordings or dialogues of which training has other pairs: {found["num_known_groups"]}.
+Held-out synthesizers: {", ".join(found["left_out_synthesizers"]) or "none"}. \
+Recordings or dialogues with other pairs in training: {found["num_known_groups"]}.
 
 {chr(10).join(data_card.render_table1(found["table1"]))}
 

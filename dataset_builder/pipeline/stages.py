@@ -1,9 +1,9 @@
-"""The stages of the pipeline: each takes recordings one step further and keeps what it finds in the work directory.
+"""The stages of the pipeline: each processes recordings one step further and stores results in the work directory.
 
-Stages keep their results in parts (`common.parts`), each stage in a folder with the recordings that it made. The item
-of a row is a hash of the recording's content and of the settings of its stage and all earlier ones: a finished stage
-is not run again, and a changed option runs its stage and all later ones again. Turns are arithmetic and not kept. What
-is recognised is kept by episode, so that several workers share a long recording.
+Each stage has a folder with its results in parts (`common.parts`) and its recordings. The item of a row is a hash of
+the recording's content and of the settings of its stage and all earlier ones: a finished stage is not run again, and a
+changed option reruns its stage and all later ones. Turns are recomputed. Transcripts are stored by episode, so that
+several workers can share a long recording.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from .turns import Segment, SkippedSpan, form_episodes, split_at_silent_turns
 logger = logging.getLogger(__name__)
 _MAX_PARTS = 1000
 _ON_TORCH = ("enhancement", "vad", "diarization")
-# What a later stage needs; `wav` is relative to the work directory.
+# Results for later stages; `wav` is relative to the work directory.
 _FOUND = ("wav", "wavs", "duration_s", "speech", "segments", "texts")
 _LABELS = ("source", "subset", "language", "license", "native_coding")
 
 
 @dataclass
 class Job:
-    """A recording between the stages, or an episode of it that is to be recognised."""
+    """A recording between stages, or an episode to transcribe."""
 
     recording: Recording
-    key: str  # Hash of its content and of the stages so far.
-    found: dict[str, Any] = field(default_factory=dict)  # By the stages so far.
+    key: str  # Hash of its content and the stages so far.
+    found: dict[str, Any] = field(default_factory=dict)  # Results of the stages so far.
     skipped: list[Skipped] = field(default_factory=list)
     is_finished: bool = False  # No further stage runs.
 
@@ -66,7 +66,7 @@ class Job:
             self.skip(span.kind, span.reason, span.start_s, span.end_s)
 
     def find_wav(self, turn: Segment) -> str:
-        """Return the recording of a turn, relative to the work directory: its channel, where there are two."""
+        """Return the recording of a turn, or its channel if there are two, relative to the work directory."""
         return str(self.found["wavs"][int(turn.speaker)] if "wavs" in self.found else self.found["wav"])
 
     def name_wav(self, stage: str, key: str) -> str:
@@ -76,7 +76,7 @@ class Job:
 def run_pipeline(
     recordings: Iterable[Recording], settings: PipelineSettings, folder: Path, engine: EngineName, num_workers: int
 ) -> tuple[list[Episode], list[Skipped]]:
-    """Cut recordings into episodes, which are not annotated yet; return them by recording and time, and the skipped.
+    """Cut recordings into unannotated episodes; return them by recording and time, and the skipped items.
 
     Resumes an earlier run in the absolute `folder`. Call it under `if __name__ == "__main__":`.
     """
@@ -92,7 +92,7 @@ def run_pipeline(
     episodes = []
     for job, of_job in zip(jobs, spoken, strict=True):
         made = [found for each in of_job if not each.is_finished for found in _make_episodes(each, settings, folder)]
-        # An error of the whole recording is that of each of its episodes.
+        # An error of a recording applies to all its episodes.
         job.skipped += dict.fromkeys(skip for episode in of_job for skip in episode.skipped)
         skipped += job.skipped
         episodes += [] if any(episode.is_finished for episode in of_job) else made
@@ -104,10 +104,10 @@ def enhance_episodes(
 ) -> tuple[list[Episode], list[Skipped]]:
     """Return dialogues of clips with enhanced copies (section B.1: "consistent speech enhancement"), and the skipped.
 
-    Diarization and recognition are for recordings without metadata: the source's words are kept.
+    Diarization and recognition are only for recordings without metadata; the source's words are kept.
     """
     if isinstance(settings.enhancement, NoEnhancementSettings):
-        raise ValueError("a source has `enhance`, but the pipeline's enhancement is 'none'; choose one or remove it.")
+        raise ValueError("a source has `enhance`, but the pipeline's enhancement is 'none'; set one or remove it.")
     require_packages(settings, ["enhancement"])
     clips: dict[str, Recording] = {}
     for episode in episodes:
@@ -142,13 +142,13 @@ def _mark_enhanced(ref: str, settings: PipelineSettings) -> str:
 
 
 def _start_jobs(recordings: Iterable[Recording]) -> tuple[list[Job], list[Skipped]]:
-    """Return a job for each recording, and the recordings with the name of an earlier one."""
+    """Return a job for each recording, and the recordings with a duplicate name."""
     jobs: dict[tuple[str, str], Job] = {}
     skipped = []
     for recording in recordings:
         name = (recording.source, recording.recording_id)
         if name in jobs:
-            skipped.append(Skipped(" ".join(name), "duplicate_id", f"{recording.path}: an earlier one has this id."))
+            skipped.append(Skipped(" ".join(name), "duplicate_id", f"{recording.path}: another one has this id."))
             continue
         job = jobs[name] = Job(recording, "")
         try:
@@ -162,7 +162,7 @@ def _start_jobs(recordings: Iterable[Recording]) -> tuple[list[Job], list[Skippe
 def _run_stage(
     settings: PipelineSettings, work_dir: Path, choose: ChooseEngine, stage: str, jobs: Iterable[Job], unit: str
 ) -> None:
-    """Run a stage on the jobs that need it, and add what it finds to each."""
+    """Run a stage on the jobs that need it, and add its results to each."""
     options = getattr(settings, stage)
     if isinstance(options, NoEnhancementSettings):
         return
@@ -188,12 +188,12 @@ def _run_stage(
         done.found |= {name: row[name] for name in _FOUND if row.get(name) is not None}
         for skipped in row["skipped"]:
             done.skip(**skipped)
-        # At once: the segments of all recordings together may not fit into memory.
+        # At once, because the segments of all recordings may not fit into memory.
         if stage == "diarization" and not done.is_finished:
             segments = [Segment(**segment) for segment in done.found.pop("segments")]
             try:
                 speech, turns = done.found.pop("speech"), settings.turns
-                if "wavs" in done.found:  # Each turn is heard alone, whoever else speaks.
+                if "wavs" in done.found:  # Each turn is recorded separately, even in overlaps.
                     speech, turns = [(0.0, math.inf)], replace(turns, split_overlap=1.0)
                 done.found["episodes"], spans = form_episodes(segments, speech, turns)
                 done.skip_spans(spans)
@@ -202,13 +202,13 @@ def _run_stage(
 
 
 def _find_lost(work_dir: Path, rows: Rows) -> Iterator[bool]:
-    """Yield whether a stage failed in a way that may not recur, or its recording is not as it was made."""
+    """Yield whether a stage failed in a way that may not recur, or its recording changed."""
     for row in rows:
         wav = work_dir / row["wav"] if row.get("wav") else None
         is_lost = wav is not None and not (wav.is_file() and _hash_file(wav) == row["digest"])
         is_lost |= not all((work_dir / each).is_file() for each in row.get("wavs") or ())
         if is_lost:
-            logger.warning("%s: is missing or damaged; it is made again.", wav)
+            logger.warning("%s: missing or damaged; it is made again.", wav)
         yield row["is_failed"] or is_lost
 
 
@@ -218,8 +218,8 @@ def _hash_file(path: Path) -> str:
 
 
 def _load(stage: str, settings: PipelineSettings, work_dir: Path) -> Make:
-    # With a thread for each core in every worker process, two workers ran at a twentieth of the speed. Ray limits the
-    # threads of its actors itself.
+    # With one thread per core in each worker process, two workers ran at a twentieth of the speed. Ray limits the
+    # threads of its actors.
     if stage in _ON_TORCH and multiprocessing.parent_process() is not None:
         import torch
 
@@ -263,7 +263,7 @@ def _find_speech(vad: Any, folder: Path, job: Job) -> dict[str, Any]:
     speech, short = vad.find_speech(folder / job.found["wav"])
     skipped = [asdict(span) for span in short]
     if not speech:
-        skipped.append({"kind": "no_speech", "reason": f"no speech was found in {job.found['duration_s']:.1f} s."})
+        skipped.append({"kind": "no_speech", "reason": f"no speech in {job.found['duration_s']:.1f} s."})
     return {"speech": speech, "skipped": skipped}
 
 
@@ -302,9 +302,9 @@ def _list_episodes(job: Job) -> list[Job]:
 
 
 def _make_episodes(job: Job, settings: PipelineSettings, work_dir: Path) -> Iterator[Episode]:
-    """Yield what is left of an episode without the turns in which no words were recognised."""
+    """Yield the parts of an episode between turns without recognised words."""
     recording, texts = job.recording, job.found["texts"]
-    # The build takes the other marks out of the words.
+    # The build removes other marks from the words.
     pieces, silent = split_at_silent_turns(job.found["turns"], [remove_marks(text)[0] and text for text in texts])
     job.skip_spans(silent)
     ref = _mark_enhanced(recording.ref, settings)

@@ -1,20 +1,20 @@
-"""From who spoke when to dialogues: speakers, turns and episodes. Pure arithmetic on times.
+"""Form speakers, turns and episodes from diarized segments. Pure arithmetic on times.
 
-How section B.1 is read. "We strictly retain only the two dominant speakers, discarding segments where secondary
-speakers exceed 10% of the duration": the two speakers of a recording with the most speech are kept, the segments of
-all others are dropped. No episode runs across a segment of the others that is, at least in part, where the two are
-silent. Where others speak under a turn of the two, the turn is kept if they speak for at most 10% of its duration;
-else it is dropped and the next turn starts a new episode. The rest of the recording stays.
+Our reading of section B.1. "We strictly retain only the two dominant speakers, discarding segments where secondary
+speakers exceed 10% of the duration": we keep the two speakers with the most speech in a recording and drop all other
+segments. An episode ends at a segment of another speaker that is at least partly in a silence of the two. If others
+speak during a turn, the turn is kept if they speak for at most 10% of its duration; otherwise it is dropped and the
+next turn starts a new episode. The rest of the recording is kept.
 
 "A minimum interval of 0 seconds, an overlap ratio >= 0.1, and a strict duration cap of 90 seconds": the interval
-between two turns is the silence between them, and a negative one is an overlap. An overlap of at least 0.1 of the
-shorter turn starts a new episode, a smaller one is kept as natural speech, and from the first start to the last end an
-episode lasts at most 90 s. Phase 1 of the filter is applied here too, before any turn is transcribed: an even number
-of turns, at most 16, each at most 60 s; the roles alternate, the first speaker of an episode is the user.
+between two turns is the silence between them; a negative interval is an overlap. An overlap of at least 0.1 of the
+shorter turn starts a new episode; a smaller one is kept as natural speech. An episode lasts at most 90 s from its
+first start to its last end. Phase 1 of the filter is also applied here, before transcription: an even number of turns,
+at most 16, each at most 60 s; roles alternate, and the first speaker of an episode is the user.
 
-The paper leaves two cases open. A segment wholly inside a turn of the other speaker overlaps by a ratio of 1
-and can neither precede nor follow that turn: it is dropped, and the next turn starts a new episode. If an episode ends
-because the next turn would break a cap, its odd last turn begins the next episode.
+The paper leaves two cases open. A segment inside a turn of the other speaker has an overlap ratio of 1 and can neither
+precede nor follow that turn: it is dropped, and the next turn starts a new episode. If an episode ends because the
+next turn would exceed a limit, its odd last turn begins the next episode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .settings import TurnSettings
 
 @dataclass(frozen=True, order=True)
 class Segment:
-    """A span of one speaker, in seconds from the beginning of the recording."""
+    """A span of one speaker, in seconds from the start of the recording."""
 
     start_s: float
     end_s: float
@@ -44,7 +44,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class SpokenTurn(Segment):
-    is_after_break: bool = False  # Speech was dropped before this turn, so it begins an episode.
+    is_after_break: bool = False  # Speech before this turn was dropped, so it begins an episode.
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ Episodes = list[tuple[SpokenTurn, ...]]
 def form_episodes(
     segments: Iterable[Segment], speech: Sequence[tuple[float, float]], settings: TurnSettings
 ) -> tuple[Episodes, list[SkippedSpan]]:
-    """Return the episodes of a diarized recording, and the skipped spans; raise `SkipError` for one speaker."""
+    """Return the episodes of a diarized recording and the skipped spans; raise `SkipError` for one speaker."""
     spoken = intersect(segments, speech)
     speakers = find_two_speakers(spoken)
     merged, skipped = merge_turns(spoken, speakers, settings)
@@ -85,12 +85,12 @@ def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]
 
 
 def find_two_speakers(segments: Sequence[Segment]) -> tuple[str, str]:
-    """Return the two speakers with the most speech, the first with the most."""
+    """Return the two speakers with the most speech, in descending order."""
     speech_s: dict[str, float] = {}
     for segment in segments:
         speech_s[segment.speaker] = speech_s.get(segment.speaker, 0.0) + segment.duration_s
     if len(speech_s) < 2:
-        raise SkipError("one_speaker", f"has speech of {len(speech_s)} speaker; a dialogue needs two.")
+        raise SkipError("one_speaker", f"has {len(speech_s)} speaker; a dialogue needs two.")
     first, second, *_ = sorted(speech_s, key=lambda speaker: (-speech_s[speaker], speaker))
     return first, second
 
@@ -109,7 +109,7 @@ def merge_turns(
         if segment.duration_s < settings.min_segment_s:
             skipped.append(_skip(segment, "short_segment", f"lasts less than {settings.min_segment_s} s."))
         elif segment.speaker not in speakers:
-            skipped.append(_skip(segment, "other_speaker", f"{segment.speaker} is neither of the two main speakers."))
+            skipped.append(_skip(segment, "other_speaker", f"{segment.speaker} is not one of the two main speakers."))
             is_after_break |= segment.duration_s - _measure_shared(segment, of_two) >= settings.min_segment_s
         elif last is not None and last.speaker != segment.speaker and segment.end_s <= last.end_s:
             skipped.append(_skip(segment, "overlap", f"is inside a turn of {last.speaker}."))
@@ -128,16 +128,16 @@ def merge_turns(
 def drop_crowded_turns(
     turns: Iterable[SpokenTurn], segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
 ) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
-    """Drop the turns under which other speakers speak too long; return the kept turns and the skipped spans."""
+    """Drop turns during which others speak too long; return the kept turns and the skipped spans."""
     kept: list[SpokenTurn] = []
     skipped = []
     is_after_break = False
     others = _unite(segment for segment in segments if segment.speaker not in speakers)
     for turn in turns:
         share = _measure_shared(turn, others) / turn.duration_s
-        # Times are sums of floats: a tenth is not exactly a tenth.
+        # Times are sums of floats, so a tenth is not exact.
         if share > settings.max_others_in_turn + 1e-9:
-            reason = f"others speak in {share:.1%} of the turn; at most {settings.max_others_in_turn:.0%} is allowed."
+            reason = f"others speak in {share:.1%} of the turn; the limit is {settings.max_others_in_turn:.0%}."
             skipped.append(_skip(turn, "other_speakers", reason))
             is_after_break = True
             continue
@@ -147,7 +147,7 @@ def drop_crowded_turns(
 
 
 def _unite(segments: Iterable[Segment]) -> list[tuple[float, float]]:
-    """Return the time that segments cover, as disjoint, sorted spans."""
+    """Return the time covered by segments, as disjoint, sorted spans."""
     union: list[tuple[float, float]] = []
     for segment in sorted(segments):
         if union and segment.start_s <= union[-1][1]:
@@ -168,7 +168,7 @@ def _measure_shared(segment: Segment, spans: Sequence[tuple[float, float]]) -> f
 
 
 def group_episodes(turns: Iterable[SpokenTurn], settings: TurnSettings) -> tuple[Episodes, list[SkippedSpan]]:
-    """Group turns into episodes by the rules above; return the episodes and the skipped spans."""
+    """Group turns into episodes by the rules above; return episodes and skipped spans."""
     episodes: Episodes = []
     skipped: list[SkippedSpan] = []
     current: list[SpokenTurn] = []
@@ -187,7 +187,7 @@ def group_episodes(turns: Iterable[SpokenTurn], settings: TurnSettings) -> tuple
 
     for turn in turns:
         if turn.duration_s > settings.max_turn_s:
-            reason = f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s."
+            reason = f"lasts {turn.duration_s:.1f} s; the limit is {settings.max_turn_s} s."
             skipped.append(_skip(turn, "long_turn", reason))
             close()
             continue
@@ -215,18 +215,18 @@ def _is_boundary(last: SpokenTurn, turn: SpokenTurn, settings: TurnSettings) -> 
 def split_at_silent_turns(
     turns: Sequence[SpokenTurn], texts: Sequence[str]
 ) -> tuple[list[tuple[tuple[SpokenTurn, str], ...]], list[SkippedSpan]]:
-    """Split an episode at the turns without words; return the pieces and the skipped spans."""
+    """Split an episode at turns without words; return the pieces and the skipped spans."""
     pieces: list[list[tuple[SpokenTurn, str]]] = [[]]
     skipped = []
     for turn, text in zip(turns, texts, strict=True):
         if text.strip():
             pieces[-1].append((turn, text))
         else:
-            skipped.append(_skip(turn, "empty_text", "no words were recognised in it."))
+            skipped.append(_skip(turn, "empty_text", "no words were recognised."))
             pieces.append([])
     for piece in pieces:
         if len(piece) % 2:
-            skipped.append(_skip(piece.pop()[0], "odd_turn", "has no answer left beside turns without words."))
+            skipped.append(_skip(piece.pop()[0], "odd_turn", "has no answer, because adjacent turns have no words."))
     return [tuple(piece) for piece in pieces if piece], sorted(skipped, key=lambda span: span.start_s)
 
 

@@ -1,1 +1,1 @@
-"""The metadata release of a data set, and the way back from it to audio."""
+"""Metadata releases of data sets, and rebuilding pairs with audio from them."""

@@ -1,10 +1,10 @@
-"""Read and write the form in which SDiaReward was released: message lists with audio paths, saved by `datasets`.
+"""Read and write SDiaReward's released format: message lists with audio paths, saved by `datasets`.
 
 Rows have `chosen` and `rejected`, lists of messages `{"role", "content": [{"type": "text", "text"}, {"type": "audio",
-"audio": PATH}]}` in which absent keys are None, and mostly `category` and `source`. The authors evaluate on the split
-`validation`: that is ESDR-Bench, our `test`. Values that the form lacks stay unknown. A pair's id is a hash of its
+"audio": PATH}]}` in which absent keys are None, and usually `category` and `source`. The authors evaluate on the split
+`validation`, which is ESDR-Bench, our `test`. Values that the format lacks stay unknown. A pair's id is a hash of its
 words and audio; its group is the folder of its chosen recordings or, if several splits share that folder, a hash of
-the chosen side. Our other columns are written too and read back; only `audio_ref` is lost.
+the chosen side. Our other columns are also written and read back; only `audio_ref` is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..sources.reading import require_file
 if TYPE_CHECKING:
     import datasets
 
-# Values of columns that the released form lacks.
+# Values for columns that the released format lacks.
 _UNSTATED: dict[str, Any] = {
     "synthesizer": "unknown",
     "language": "und",
@@ -57,7 +57,7 @@ def read_official(
     """Yield `(split, row)` of every pair, or `Skipped`; `splits` maps their splits to ours."""
     seen: set[str] = set()
     loaded = _load(path, splits)
-    # The folders, as in the paths, with chosen recordings in several splits.
+    # Folders, as in the paths, with chosen recordings in several splits.
     of_folder: dict[str, set[str]] = {}
     for split, pairs in loaded.values():
         for messages in pairs.select_columns(["chosen"])["chosen"]:
@@ -69,7 +69,7 @@ def read_official(
             try:
                 row = _make_row(example, audio_root, path_prefix, shared)
                 if row["pair_id"] in seen:
-                    raise SkipError("duplicate_id", f"{row['pair_id']} comes twice; the first is kept.")
+                    raise SkipError("duplicate_id", f"{row['pair_id']} occurs twice; the first is kept.")
                 seen.add(row["pair_id"])
                 yield split, row
             except SkipError as error:
@@ -87,34 +87,34 @@ def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, 
     result = {}
     for name, pairs in named.items():
         if splits.get(name) not in SPLITS:
-            raise ValueError(f"{path}: has a split {name!r}; map it in splits to one of {list(SPLITS)}.")
+            raise ValueError(f"{path}: has a split {name!r}; in splits, map it to one of {list(SPLITS)}.")
         if missing := [side for side in SIDES if side not in pairs.column_names]:
-            raise ValueError(f"{path}: {name} has columns {pairs.column_names}; the released form needs {missing}.")
+            raise ValueError(f"{path}: {name} has columns {pairs.column_names}; the released format needs {missing}.")
         encoded = leave_audio_encoded(pairs.features)
-        # A table of paths needs no cast, which writes a copy.
+        # A table of paths needs no cast, which would write a copy.
         result[name] = (splits[name], pairs if encoded == pairs.features else pairs.cast(encoded))
     return result
 
 
 def _find_folder(messages: Any) -> str:
-    """Return the folder of the first recording; nothing where there is no path."""
+    """Return the folder of the first recording; empty without a path."""
     try:
         items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
         return next((os.path.dirname(item["audio"]) for item in items if isinstance(item.get("audio"), str)), "")
     except (TypeError, LookupError, AttributeError):
-        return ""  # Not the released form; the row is skipped when it is read.
+        return ""  # Not the released format; the row is skipped when it is read.
 
 
 def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
     try:
         category, source = example.get("category"), str(example.get("source") or "unknown").lower()
-        # The column of Table 2 that a row counts in.
+        # The column of Table 2 for the row.
         if (subset := describe_origins([example])[0]["subset"]) == NO_SUBSET:
             raise SkipError("unknown_subset", f"neither {category!r} nor source {source!r} is one of {list(SUBSETS)}.")
         row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
         row |= {"source": source, "subset": subset}
         row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
-        # Columns of these names, or a `category` that is in Table 5.
+        # Columns with these names, or a `category` from Table 5.
         for name, values in zip(("primary", "secondary"), TAXONOMY.get(source, ((), ())), strict=True):
             row[name] = example.get(name) or (category if category in values else UNKNOWN)
         for side in SIDES:
@@ -127,7 +127,7 @@ def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_f
         row["group_id"] = example.get("group_id") or make_stable_id(source, unit)
         validate_row(row)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise SkipError("invalid_pair", f"does not have the released form: {error!r:.400}") from error
+        raise SkipError("invalid_pair", f"is not in the released format: {error!r:.400}") from error
     return row
 
 
@@ -162,10 +162,10 @@ def _fetch(audio: str | Mapping[str, Any], root: Path, path_prefix: str, place: 
 
 
 def _conform(data: bytes, label: str) -> tuple[bytes, float]:
-    """Return a recording as 16 kHz mono (unchanged if it is) and its duration in seconds."""
+    """Return a recording as 16 kHz mono (unchanged if it already is) and its duration in seconds."""
     import soundfile
 
-    # `read_media` knows more formats, and raises what is wrong with the rest.
+    # `read_media` supports more formats and raises the problem with the rest.
     with suppress(soundfile.LibsndfileError, AudioError):
         info = soundfile.info(io.BytesIO(data))
         is_kept = (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in ("FLAC", "WAV", "OGG")
@@ -185,20 +185,20 @@ def _hash_content(turns: Sequence[Mapping[str, Any]]) -> str:
 def write_official(
     folder: Path, output: Path, *, path_prefix: str = "", splits: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Write a data set folder in the released form; `splits` maps our splits to theirs, and omits all others."""
+    """Write a data set folder in the released format; `splits` maps our splits to theirs; others are omitted."""
     import datasets
     import pyarrow as pa
     from tqdm import tqdm
 
     if (output / "dataset_dict.json").exists():
-        raise FileExistsError(f"{output}: already holds a data set; write to another folder, or delete it.")
-    # The authors' evaluation expects {"train": "train", "test": "validation"}, and paths that hold from its folder.
+        raise FileExistsError(f"{output}: already has a data set; choose another folder, or delete it.")
+    # The authors' evaluation expects {"train": "train", "test": "validation"} and paths relative to its folder.
     splits = dict(zip(SPLITS, SPLITS, strict=True)) if splits is None else splits
     examples: dict[str, list[dict[str, Any]]] = {}
     for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
         if split not in splits:
             continue
-        # An id from a foreign table may not be a valid name of a folder.
+        # An id from a foreign table may not be a valid folder name.
         name = row["pair_id"] if _SAFE_NAME.fullmatch(row["pair_id"]) else make_stable_id(row["pair_id"])
         sides: dict[str, Any] = {side: [] for side in SIDES}
         for side in SIDES:
@@ -218,7 +218,7 @@ def write_official(
     unfinished = output / ".unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     datasets.DatasetDict(named).save_to_disk(unfinished)
-    # `dataset_dict.json` comes last: it marks the rest as complete.
+    # `dataset_dict.json` is written last: it marks the rest as complete.
     for name in (*named, "dataset_dict.json"):
         os.replace(unfinished / name, output / name)
     unfinished.rmdir()

@@ -1,21 +1,21 @@
-"""Write the metadata release of a data set, which has no audio, and rebuild its pairs from the user's own audio.
+"""Write a metadata release of a data set, without audio, and rebuild its pairs from the user's own audio.
 
-In a release each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets
-`fingerprints` (`recording_check.py`): one per recorded part, before channel matching; one per synthetic turn. The
-release has no speaker identifiers, names of uploaders or local paths (appendix B.5).
+In a release, each turn keeps its scrubbed words (`scrubbing.py`), its duration and `audio_ref`, and gets
+`fingerprints` (`recording_check.py`): one per recorded part, before channel matching, and one per synthetic turn. The
+release has no speaker identifiers, uploaders' names or local paths (appendix B.5).
 
 To rebuild a pair, its recordings are found by their references, cut and resampled as in the build, and compared with
 the released fingerprints. Pairs that cannot be rebuilt are reported by kind:
 
 - recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (accepted with `allow_reencoded`),
-  `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
+  `undecodable_audio`, `outside_root` (a path that leaves the folder), `missing_enhancement`;
 - pairs: `synthesis_failed`, `implausible_speech`, `language`, `no_reference_clip`, `unusable_audio`;
 - releases: `no_reference`, `invalid_row`, `invalid_shard`.
 
-The samples are those that the build read: clips and spans of files as they are; enhanced clips and spans of long
-recordings (`youtube`, `folder`) from the pipeline's 16-bit copy. Spans of short files of `folder` are read that way
-too, which changes a sample by at most half a step of 16 bits. Synthetic audio may differ: some engines are not
-deterministic, and a scrubbed text is spoken as it was scrubbed.
+Samples are read as in the build: clips and spans of files directly; enhanced clips and spans of long recordings
+(`youtube`, `folder`) from the pipeline's 16-bit copy. Spans of short files of `folder` are also read from a 16-bit
+copy, which changes a sample by at most half a step of 16 bits. Synthetic audio may differ: some engines are not
+deterministic, and scrubbed text is synthesized as it is.
 """
 
 from __future__ import annotations
@@ -81,20 +81,20 @@ class AudioRoots:
         named = dict(value.split("=", 1) for value in values if value.partition("=")[0] in SOURCES)
         bases = [value for value in values if value.partition("=")[0] not in SOURCES]
         if len(bases) > 1:
-            raise ValueError(f"audio roots {bases} name no source; give one folder for all, others as SOURCE=DIR.")
+            raise ValueError(f"audio roots {bases} have no source; give one folder for all, others as SOURCE=DIR.")
         if bases and not Path(bases[0]).is_dir():
             raise ValueError(f"audio root {bases[0]!r} is not a folder; give DIR or SOURCE=DIR of {list(SOURCES)}.")
         return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
 
     def find_root(self, source: str) -> Path:
         if source not in SOURCES:
-            raise ValueError(f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
+            raise ValueError(f"unknown source {source!r}; choose one of {list(SOURCES)}.")
         if source in self.by_source:
             return self.by_source[source]
         for root in (self.base and self.base / source, DEFAULT_PATHS.get(source)):
             if root and root.exists():
                 return root
-        raise SkipError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
+        raise SkipError("missing_audio", f"no audio folder for {source}; give --audio-root {source}=DIR.")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Rebuilder:
     def rebuild(self, split: str, row: Row) -> tuple[dict[str, Any], Counter[str]] | Skipped:
         """Rebuild a released pair, or return why it is skipped.
 
-        Synthetic turns are counted as same, different and scrubbed, recorded parts as reencoded.
+        Synthetic turns are counted as same, different or scrubbed, recorded parts as reencoded.
         """
         counts: Counter[str] = Counter()
         try:
@@ -120,7 +120,7 @@ class Rebuilder:
         for side in SIDES:
             if is_recorded(row["criterion"], side, row["synthesizer"]):
                 continue
-            # A scrubbed text cannot sound the same.
+            # Scrubbed text cannot sound the same.
             for released, turn in zip(row[side], rebuilt[side], strict=True):
                 is_same = compare(released["fingerprints"][0], describe(read_audio(turn["audio"]))) == "same"
                 counts["same" if is_same else "different"] += 1
@@ -132,7 +132,7 @@ class Rebuilder:
         # A modality pair has the same words on both sides.
         rejected = chosen if row["criterion"] == "modality" else self._make_episode(row, "rejected", counts)
         name, options = row["synthesizer"], self.synthesizer_options
-        # The columns are float32; six digits are what was set.
+        # The columns are float32; six digits recover the setting.
         values = (row["channel"] or {}).items()
         channel: Any = {k: float(f"{value:.6g}") if isinstance(value, float) else value for k, value in values}
         matched = ChannelSettings(**channel) if channel else None
@@ -179,7 +179,7 @@ def reconstruct(
 ) -> dict[str, Any]:
     """Rebuild a metadata release as a data set folder; return its report.
 
-    `<output>-work` keeps finished pairs: a rerun, after more audio was obtained for instance, makes the others only.
+    `<output>-work` keeps finished pairs: a rerun, for instance with more audio, makes only the others.
     """
     require_other_folder(release_folder, output)
     work, options = Path(f"{output}-work"), dict(synthesizer_options or {})
@@ -193,7 +193,7 @@ def reconstruct(
     if finished and not finished["skipped"]:
         logger.warning("%s is complete; delete its report.json to rebuild it.", output)
         return finished
-    # Pairs that could not be rebuilt are tried again.
+    # Retry pairs that could not be rebuilt.
     parts = make_parts(
         work, tasks, partial(_rebuild, rebuilder), lambda key, note: "skip" in note, num_workers=num_workers
     )
@@ -210,7 +210,7 @@ def reconstruct(
 def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return split and row of each released pair, ordered by id; append unreadable shards to `damaged`.
 
-    The key is a hash of the pair and of what decides how it is rebuilt.
+    The key is a hash of the pair and of everything that its rebuilding depends on.
     """
     import pyarrow as pa
 
@@ -221,7 +221,7 @@ def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str
                 key = make_stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
                 tasks.append((key, split, row))
         except (pa.ArrowException, OSError, ValueError) as error:
-            reason = f"cannot be read to its end ({error}); get the release again."
+            reason = f"cannot be read completely ({error}); download the release again."
             damaged.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
     return {key: (split, row) for key, split, row in sorted(tasks, key=lambda task: task[2]["pair_id"])}
 
@@ -232,10 +232,10 @@ def _rebuild(rebuilder: Rebuilder, split: str, row: Row) -> tuple[list[dict[str,
 
 
 def find_part(reference: Row, roots: AudioRoots, cache_dir: Path) -> Part:
-    """Find the recording that an entry of `audio_ref` names, in the user's copies of the corpora."""
+    """Find the recording of an `audio_ref` entry in the user's copies of the corpora."""
     uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
     if not uri:
-        raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
+        raise SkipError("no_reference", "a part has no reference to its recording; its source has none.")
     source, path = split_reference(uri)
     path, _, channel = path.partition("?channel=")
     path, _, enhancement = path.partition("?enhancement=")
@@ -243,9 +243,9 @@ def find_part(reference: Row, roots: AudioRoots, cache_dir: Path) -> Part:
     try:
         found = locate(source, root, path)
     except ValueError as error:
-        raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
+        raise SkipError("outside_root", f"{uri}: outside the audio root; not read.") from error
     except FileNotFoundError as error:
-        raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
+        raise SkipError("missing_audio", f"{uri}: not found; the card of {source} says how to get it.") from error
     if channel:
         found = _decode_channel(uri, found, cache_dir, channel)
     elif enhancement or (source in _LONG_SOURCES and end_s is not None):
@@ -266,12 +266,12 @@ def read_recording(part: Part) -> np.ndarray:
     array = whole[round(part.start_s * SAMPLING_RATE) : end]
     if not array.size:
         lasts_s = whole.size / SAMPLING_RATE
-        raise SkipError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
+        raise SkipError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s, but the part begins at {part.start_s} s.")
     return array
 
 
 def _decode_channel(uri: str, path: Path, cache_dir: Path, channel: str) -> Path:
-    """Return one channel of a call as a 16 kHz recording, made as by the pipeline."""
+    """Return one channel of a call as a 16 kHz recording, as in the pipeline."""
     wav = cache_dir / f"{make_stable_id(*pairing.read_file_version(str(path.resolve())))}-{channel}.wav"
     cache_dir.mkdir(parents=True, exist_ok=True)
     try:
@@ -283,16 +283,16 @@ def _decode_channel(uri: str, path: Path, cache_dir: Path, channel: str) -> Path
 
 
 def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
-    """Return the 16 kHz copy of a recording, made and enhanced as by the pipeline."""
+    """Return the 16 kHz copy of a recording, enhanced as in the pipeline."""
     import soundfile
     from filelock import FileLock
 
     name = make_stable_id(*pairing.read_file_version(str(path.resolve())))
     wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
     cache_dir.mkdir(parents=True, exist_ok=True)
-    # Pairs in several processes ask for one recording, which is decoded and enhanced once.
+    # Several processes may need a recording; it is decoded and enhanced once.
     with FileLock(wav.with_suffix(".lock")):
-        # A damaged recording is not decoded again for each of its pairs.
+        # Do not decode a damaged recording again for each pair.
         if failure.is_file():
             raise SkipError(*json.loads(failure.read_text(encoding="utf-8")))
         try:
@@ -317,15 +317,15 @@ def _load_enhancer(name: str) -> Any:
 
     try:
         if name != AudioSeparatorSettings.name:
-            raise ComponentError("this version does not know it")
+            raise ComponentError("it is unknown in this version")
         return AudioSeparatorEnhancer(AudioSeparatorSettings())
     except (ImportError, ComponentError) as error:
-        reason = f"the recordings were enhanced by {name!r}, which cannot run here: {error}; pip install it."
+        reason = f"the recordings were enhanced by {name!r}, which cannot run here: {error}; install it."
         raise SkipError("missing_enhancement", reason) from error
 
 
 def _make_skip(uri: str, error: Exception, path: str) -> SkipError:
-    """Convert an error to a `SkipError` without the local path."""
+    """Convert an error to a `SkipError` without local paths."""
     kinds = {FileNotFoundError: "missing", TruncatedAudioError: "truncated", SilentAudioError: "wrong"}
     kind = next((kind for type_, kind in kinds.items() if isinstance(error, type_)), "undecodable")
     return SkipError(f"{kind}_audio", str(error).replace(path, uri))
@@ -352,7 +352,7 @@ def release(
     names: Sequence[str] = (),
     regions: Sequence[str] = DEFAULT_REGIONS,
 ) -> dict[str, Any]:
-    """Write the metadata release of a data set; return its report. `names` are removed and not written anywhere."""
+    """Write a metadata release of a data set; return its report. `names` are removed and never written."""
     require_other_folder(folder, output)
     from tqdm import tqdm
 
@@ -381,7 +381,7 @@ def release(
     body = Template((CARDS / "release_card.md").read_text(encoding="utf-8")).substitute(
         total=sources.total(),
         skipped=len(skipped),
-        scrubbed=", ".join(f"{count} {kind}" for kind, count in scrubbed.items()) or "nothing was found",
+        scrubbed=", ".join(f"{count} {kind}" for kind, count in scrubbed.items()) or "none",
         sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
     )
     header = data_card.render_header(report, data_card.list_configs(report["pairs"]))
@@ -390,7 +390,7 @@ def release(
 
 @dataclass(frozen=True)
 class _Releaser:
-    """Makes released rows. A dialogue is in several pairs: it scrubs a text and finds a fingerprint once."""
+    """Makes released rows; caches scrubbed texts and fingerprints, because dialogues are in several pairs."""
 
     roots: AudioRoots
     cache_dir: Path
@@ -402,7 +402,7 @@ class _Releaser:
 
     def make_row(self, row: Row) -> dict[str, Any]:
         if row["criterion"] == JOINT:
-            raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
+            raise SkipError("family", "family pairs are not released; rebuild them from the recipe.")
         sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
         for side in SIDES:
             for turn in row[side]:
@@ -414,16 +414,16 @@ class _Releaser:
                 else:
                     fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
                 text = " ".join(filter(None, (part["text"] for part in parts)))
-                # An identifier may cross the border of two parts.
+                # An identifier may span two parts.
                 if len(parts) > 1 and (found := scrub(text, self.names, self.regions)[1]):
-                    raise SkipError("identifier_across_parts", f"a turn names {sorted(found)} across parts; edit it.")
+                    raise SkipError("identifier_across_parts", f"a turn has {sorted(found)} across parts; edit it.")
                 kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
                 sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
         return {**row, **sides}
 
     def _scrub(self, part: Row) -> str:
         if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), self.names):
-            raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
+            raise SkipError("name_in_reference", "a reference contains a name to remove; rename the file.")
         if (text := part["text"]) not in self._texts:
             self._texts[text], counts = scrub(text, self.names, self.regions)
             self.counts.update(counts)

@@ -1,15 +1,15 @@
-"""Replace personal identifiers in transcripts before they are released (section B.5): pattern matching, no model.
+"""Replace personal identifiers in transcripts before a release (section B.5), by patterns, without a model.
 
-- `[EMAIL]`: written (`a.b@c.org`) or as it is spoken ("a dot b at c dot org").
-- `[PHONE]`: valid numbers by `phonenumbers`, grouped as their country groups them, and the local numbers `555-1234`
-  that belong to no area. Spelled-out digits count from seven in a row, unless they count up or down.
-- `[ADDRESS]`: what `pyap` finds (United States, Canada, United Kingdom), and a street line without its town, as people
-  say it. `pyap2` is the maintained fork of `pyap` (last release 2020). Rejected: `usaddress` (labels the words of a
+- `[EMAIL]`: written (`a.b@c.org`) or spoken ("a dot b at c dot org").
+- `[PHONE]`: numbers that are valid for `phonenumbers` and grouped as usual in their country, and local numbers
+  `555-1234` without an area code. Seven or more spelled-out digits in a row count, unless they count up or down.
+- `[ADDRESS]`: addresses found by `pyap` (United States, Canada, United Kingdom), and spoken street lines without a
+  town. `pyap2` is the maintained fork of `pyap` (last release 2020). Rejected: `usaddress` (labels the words of a
   known address), `scrubadub`, `presidio-analyzer` (models that no package index has), `postal` (C, 2 GB of data).
 - `[URL]`, `[HANDLE]`: links, and `@name`.
-- `[NAME]`: the given names, of uploaders for instance, as whole words in any case.
+- `[NAME]`: the given names, such as uploaders, as whole words in any case.
 
-A pattern finds a form, not a person: a name that is not listed stays, and so does an address in words.
+Patterns find forms, not people: unlisted names stay, and so do addresses in words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_REGIONS = ("US", "GB")
 _KINDS = ("EMAIL", "URL", "HANDLE", "PHONE", "ADDRESS", "NAME")
 _PLACEHOLDER = re.compile(rf"(\[(?:{'|'.join(_KINDS)})\])")
 
-# Repetitions are bounded, so that a search takes linear time on any text.
+# Repetitions are bounded, so that searching takes linear time.
 _EMAIL = re.compile(r"[\w.+-]{1,128}@\w[\w-]{0,62}(?:\.[\w-]{1,63})+", re.ASCII)
 _TOP_LEVEL = r"(?:com|org|net|edu|gov|info|io|co|uk|us|ca|de|fr|es|it|cz|eu)"
 _SPOKEN_EMAIL = re.compile(
@@ -44,7 +44,7 @@ _STREET_TYPES = (
     "Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Terrace|Square|Crescent|Parkway|Highway|"
     "Place|Close|Gardens|Alley|Mews|Way"
 )
-# Capital letters separate "12 Elm Drive" from "5 minutes. Drive me there" and "3 people down the road".
+# Capitals separate "12 Elm Drive" from "5 minutes. Drive me there" and "3 people down the road".
 _STREET_LINE = re.compile(
     rf"\b\d{{1,5}}[A-Za-z]?(?:\s+[NSEW]\.?|\s+(?:North|South|East|West))?(?:\s+[A-Z][\w'-]*|\s+\d+(?:st|nd|rd|th))"
     rf"{{1,3}}\s+(?:{_STREET_TYPES})\b"
@@ -55,7 +55,7 @@ _Span = tuple[int, int]
 
 def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT_REGIONS) -> tuple[str, Counter[str]]:
     """Return the scrubbed text and the number of replacements by kind; scrubbing twice changes nothing."""
-    # An email comes before the handle that its second half looks like.
+    # Emails first, because their second half looks like a handle.
     finders: dict[str, Callable[[str], Iterator[_Span]]] = {
         "EMAIL": lambda part: _find(part, _EMAIL, _SPOKEN_EMAIL),
         "URL": lambda part: _find(part, _URL),
@@ -71,7 +71,7 @@ def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT
             text, found = _replace(text, kind, find)
             if found:
                 counts[kind.lower()] += found
-        # The text around a placeholder may match in the next round.
+        # Text around a placeholder may match in the next round.
         if text == before:
             return text, counts
 
@@ -81,7 +81,7 @@ def is_scrubbed(text: str) -> bool:
 
 
 def contains_name(text: str, names: Sequence[str]) -> bool:
-    """Check for one of `names` as whole words, in any case."""
+    """Return whether a text has one of `names` as whole words, in any case."""
     return any(True for _ in _find_names(text, names))
 
 
@@ -109,7 +109,7 @@ def _find_phones(text: str, regions: Sequence[str]) -> Iterator[_Span]:
     import phonenumbers
 
     for region in regions if any(letter.isdigit() for letter in text) else ():
-        # Grouped as its country does: "1 2 3 4 5 6 7 8 9 10" makes a valid number too.
+        # Require the country's grouping, because "1 2 3 4 5 6 7 8 9 10" is also a valid number.
         for match in phonenumbers.PhoneNumberMatcher(text, region, phonenumbers.Leniency.STRICT_GROUPING):
             yield match.start, match.end
     yield from _find(text, _LOCAL_NUMBER)
@@ -120,7 +120,7 @@ def _find_phones(text: str, regions: Sequence[str]) -> Iterator[_Span]:
 
 
 def _find_addresses(text: str) -> Iterator[_Span]:
-    """Find addresses, except "ten here is five in": a number in words and a state in small letters."""
+    """Find addresses, except number words with a lower-case state, such as "ten here is five in"."""
     import pyap
 
     for country in ("US", "CA", "GB") if any(letter.isdigit() for letter in text) else ():
@@ -134,7 +134,7 @@ def _find_addresses(text: str) -> Iterator[_Span]:
 
 @lru_cache(maxsize=64)
 def _compile_loosely(found: str) -> re.Pattern[str]:
-    """Match any spaces, commas and dashes between words: `pyap` normalizes them."""
+    """Allow any spaces, commas and dashes between words, because `pyap` normalizes them."""
     words = re.findall(r"[^\s,\u2010-\u2015-]+", found)
     return re.compile(r"[\s,\u2010-\u2015-]+".join(map(re.escape, words)))
 

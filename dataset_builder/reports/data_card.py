@@ -1,8 +1,8 @@
 """The card, the report and the statistics of a data set folder, read without its audio.
 
-The statistics are Table 1, the panels of Figure 5, hours and distributions. "Real" is a recording: the chosen side of
-a modality pair, and both sides of a pair that no synthesizer speaks. Everything else is synthetic, such as both sides
-of a colloquialness pair.
+The statistics are Table 1, the panels of Figure 5, hours and distributions. "Real" means recorded: the chosen side of
+a modality pair, and both sides of a pair without a synthesizer. Everything else is synthetic, such as both sides of a
+colloquialness pair.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from ..episodes import is_recorded
 from ..shards import COUNTED, SPLITS, read_rows
 
 
-# The tags by which the Hub finds our data sets.
+# Tags of our data sets on the Hub.
 HEADER: dict[str, Any] = {
     "pretty_name": "SDiaReward pairs",
     "task_categories": ["audio-classification"],
     "tags": ["spoken-dialogue", "reward-model", "preference"],
 }
-# Why the speakers of a source spoke.
+# The purpose for which the speakers of a source were recorded.
 _SPOKE_FOR = {
-    "amazon_queen": "The actors of {} spoke for a game, not for research on speech.",
-    "asterisk": "The announcer of {} spoke for telephone systems, not for research on speech.",
-    "meld": "The actors of {} spoke for television, not for research on speech.",
-    "sample": "The actors and the announcer of {} spoke for a game and for telephone systems, not for research.",
-    "youtube": "Who is heard in recordings on the web ({}) may not even have spoken for publication.",
+    "amazon_queen": "The actors of {} were recorded for a game, not for speech research.",
+    "asterisk": "The announcer of {} was recorded for telephone systems, not for speech research.",
+    "meld": "The actors of {} were recorded for television, not for speech research.",
+    "sample": "The actors and the announcer of {} were recorded for a game and telephone systems, not for research.",
+    "youtube": "People in recordings from the web ({}) may not have agreed to publication.",
 }
-_UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."
-# No recording of a person.
+_UNKNOWN_SPEAKERS = "We do not know what the speakers of {} were recorded for or agreed to; ask its publisher."
+# Sources without recordings of people.
 _SYNTHETIC_ONLY = ("balanced_scripts", "colloquial_scripts")
 _BY = ("split", "criterion", "subset", "source", "synthesizer", "language", "license")
-# Columns of a pair besides its turns.
+# Columns of a pair other than its turns.
 LABELS = ("pair_id", "group_id", "primary", "secondary", *_BY[1:])
-# Named leaves: the audio is not read.
+# Leaf columns, so that audio is not read.
 _COLUMNS = [*LABELS, *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in ("text", "duration_s"))]
 _CATEGORY = ("source", "primary", "secondary")
 _KINDS = ("real", "synthetic")
@@ -64,10 +64,10 @@ _CATEGORIES_SHOWN = 30
 def make_report(
     folder: Path, counts: Any, skipped: Sequence[Skipped], settings: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """Return the report of a data set folder whose shards are complete."""
+    """Return the report of a data set folder with complete shards."""
     try:
         rows = [(split, row) for split, row in read_rows(folder, ["language", "group_id"])]
-    except FileNotFoundError:  # No pair is left.
+    except FileNotFoundError:  # No pairs are left.
         rows = []
     report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
     report |= {"languages": list_languages(row["language"] for _, row in rows)}
@@ -76,13 +76,13 @@ def make_report(
 
 
 def write_report(folder: Path, *args: Any, **more: Any) -> dict[str, Any]:
-    """Write `README.md` and `report.json` of a data set folder like `make_report`, which takes the same."""
+    """Write `README.md` and `report.json` of a data set folder; arguments as in `make_report`."""
     report = make_report(folder, *args, **more)
     return save_report(folder, report, render_card(report))
 
 
 def save_report(folder: Path, report: dict[str, Any], card: str) -> dict[str, Any]:
-    """Write the card of a folder, then its report, which marks the folder as complete; return the report."""
+    """Write the card of a folder and then its report, which marks the folder as complete; return the report."""
     write_file(folder / "README.md", card)
     write_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report
@@ -94,13 +94,13 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
-    """Return the report of a folder if it is complete and has this `plan_id`, a hash of its settings."""
+    """Return the report of a complete folder with this `plan_id`, a hash of its settings, else None."""
     report = read_report(folder) if (folder / "data").is_dir() else {}
     return report if report.get("plan_id") == plan_id else None
 
 
 def read_public_settings(folder: Path) -> dict[str, Any]:
-    """Return the seed and channel of a build, from its report; its other settings may hold local paths."""
+    """Return the seed and channel of a build from its report; its other settings may have local paths."""
     config = read_report(folder).get("config", {})
     return {key: config.get(key) for key in ("seed", "channel")}
 
@@ -111,29 +111,29 @@ def count_groups(groups: Iterable[tuple[str, str]]) -> dict[str, int]:
 
 
 def describe_groups(report: Mapping[str, Any]) -> str:
-    """Describe how many groups there are, and what joined some; empty where nothing counted them."""
+    """Describe the number of groups and why some were joined; empty without counts."""
     counts, joined = report.get("groups") or {}, report.get("joined") or {}
     text = ", ".join(f"{split} {count}" for split, count in counts.items())
     if joined.get("groups"):
         copies = f"{joined['equal_copies']} recordings are equal copies, {joined['near_copies']} near copies"
-        shared = f"{joined['groups']} that share recordings were joined: {joined['by_file']} share a file, {copies}"
+        shared = f"{joined['groups']} with shared recordings were joined: {joined['by_file']} share a file, {copies}"
         text += f" ({shared})"
     return text and f"groups: {text}"
 
 
 def list_languages(codes: Iterable[str | None]) -> list[str]:
-    """Return the languages of codes such as `en-US`, as the Hub lists them, without unknown ones."""
+    """Return the known languages of codes such as `en-US`, in the Hub's form."""
     return sorted({code.partition("-")[0].lower() for code in codes if code and code != "und"})
 
 
 def summarise_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
-    """Return the report's entries on skipped items: counts by kind, and each item with its reason."""
+    """Return the report's entries on skipped items: counts by kind, and all items with reasons."""
     drops = Counter(skip.kind for skip in skipped)
     return {"drops": dict(sorted(drops.items())), "skipped": [asdict(skip) for skip in skipped]}
 
 
 def make_content_id(folder: Path) -> str:
-    """Return 16 hexadecimal digits that depend on the shards of a data set folder alone."""
+    """Return 16 hexadecimal digits that depend only on the shards of a data set folder."""
     digest = hashlib.sha256()
     for path in sorted((folder / "data").rglob("*.parquet")):
         digest.update(path.name.encode())
@@ -143,7 +143,7 @@ def make_content_id(folder: Path) -> str:
 
 
 def summarise(report: Mapping[str, Any]) -> str:
-    """Summarise a run: pairs, hours, skipped items by kind, and the first reason of each."""
+    """Summarise a run: pairs, hours, skipped items by kind, each with its first reason."""
     rows = report["pairs"]
     lines = [f"{sum(row['pairs'] for row in rows)} pairs"]
     if rows and "chosen_h" in rows[0]:
@@ -178,10 +178,10 @@ def render_card(
         total=sum(row["pairs"] for row in rows),
         skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
         channel=escape_code(channel if "channel" in config else "not recorded"),
-        speakers=" ".join(speakers) or "No recordings of persons are in here.",
+        speakers=" ".join(speakers) or "There are no recordings of people.",
         seed=escape_markdown(config.get("seed", "none")),
         publication=publication,
-        groups=". ".join(filter(None, [groups or "a group is in one split only", describe_groups(report)])),
+        groups=". ".join(filter(None, [groups or "each group is in only one split", describe_groups(report)])),
         name=name,
         split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
@@ -189,8 +189,8 @@ def render_card(
 
 def render_header(report: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], **changes: Any) -> str:
     """Render the header of a folder's card; `changes` replace values of `HEADER`."""
-    # `datasets` caches a local folder under its last name and its card, not its files: without the description another
-    # build in a folder of the same name would be answered with this one.
+    # `datasets` caches a local folder by its name and card, not its files. Without the description, it could return
+    # this build for another one in a folder of the same name.
     configs = [{**config, "description": f"build {report['build_id']}"} for config in configs]
     languages = {"language": report["languages"]} if report.get("languages") else {}
     header = {**HEADER, **changes, **languages, "license": "other", "configs": configs}
@@ -207,7 +207,7 @@ def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> lis
             if name in present:
                 files.append({"split": split, "path": f"{folder}/{name}/{split}-*.parquet"})
             elif name in ("default", "esdr_bench"):
-                # Families are tested apart from the paper's pairs.
+                # Families are tested separately from the paper's pairs.
                 wanted = [criterion for criterion in present if criterion != JOINT or split != "test"]
                 paths = [f"{folder}/{criterion}/{split}-*.parquet" for criterion in wanted]
                 if wanted:
@@ -219,7 +219,7 @@ def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> lis
 
 
 def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield `LABELS` and `split` of each pair of a data set folder; no audio is read."""
+    """Yield `LABELS` and `split` of each pair in a data set folder, without reading audio."""
     for split, row in read_rows(folder, columns=list(LABELS)):
         yield {**row, "split": split}
 
@@ -251,7 +251,7 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
         "groups": len({pair["group_id"] for pair in pairs}),
         "turns": sum(len(series[kind, "turn_s"]) for kind in _KINDS),
         "real_h": _to_hours(series["real", "dialogue_s"]),
-        "distinct_real_h": _to_hours(recordings.values()),  # A dialogue of several pairs counts once.
+        "distinct_real_h": _to_hours(recordings.values()),  # Count a dialogue once, even if it is in several pairs.
         "synthetic_h": _to_hours(series["synthetic", "dialogue_s"]),
         "table1": {s: {name: subsets[s, name] for name in (*SPLITS, "total")} for s in SUBSETS},
         "by": {name: _count_by(pairs, name) for name in _BY},
@@ -291,7 +291,7 @@ def _describe_distribution(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _compute_histogram(values: Sequence[float], width: int) -> dict[str, int]:
-    """Return the number of values in each bin, by its lower edge; the bins are `width` wide."""
+    """Count the values in bins of size `width`, by lower edge."""
     counts = Counter(math.floor(value / width) * width for value in values)
     return {str(edge): counts[edge] for edge in sorted(counts)}
 
@@ -307,11 +307,11 @@ def write_statistics(folder: Path, output: Path, *, split: str | None = None) ->
 
 
 def render_statistics(statistics: Mapping[str, Any], figure: str | None = None) -> str:
-    """Render the statistics as Markdown; `figure` is the path of the PNG of `plot_overview`, if there is one."""
+    """Render the statistics as Markdown; `figure` is the path of `plot_overview`'s PNG, if any."""
     found = statistics
     hours = f"{found['real_h']:.2f} h real ({found['distinct_real_h']:.2f} h without repetition)"
     about = f"{found['pairs']} pairs of {found['groups']} recordings or dialogues, {found['turns']} turns; {hours}"
-    lines = ["# Statistics", "", f"{about} against {found['synthetic_h']:.2f} h synthetic."]
+    lines = ["# Statistics", "", f"{about}, {found['synthetic_h']:.2f} h synthetic."]
     lines += ["", *render_table1(found["table1"])]
     for name, counts in found["by"].items():
         rows = [[key, c["pairs"], f"{c['real_h']:.2f}", f"{c['synthetic_h']:.2f}"] for key, c in counts.items()]
@@ -343,7 +343,7 @@ def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(15, 5), layout="constrained")
     FigureCanvasAgg(figure)
     categories, durations, turns = figure.subplots(1, 3)
-    # The pairs of each secondary category, coloured by source; the smallest are summed up.
+    # Pairs per secondary category, coloured by source; the smallest categories are summed.
     counts: Counter[tuple[str, str]] = Counter()
     for entry in statistics["categories"]:
         counts[entry["source"], entry["secondary"]] += entry["pairs"]
@@ -357,7 +357,7 @@ def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
     categories.barh(names, [count for _, count in shown], color=colors)
     categories.tick_params(axis="y", labelsize=7)
     categories.set(title="(a) Category", xlabel="pairs")
-    # A number of turns is not an interval: its bars are centred on it.
+    # Bars are centred on the number of turns.
     for axes, name, width, shift in ((durations, "dialogue_s", _BIN_S, 0.0), (turns, "turns", 1, -0.45)):
         for number, (kind, bins) in enumerate(statistics["histograms"][name].items()):
             lefts = [int(edge) + (0.45 * number + shift) * width for edge in bins]

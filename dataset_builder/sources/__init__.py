@@ -1,8 +1,7 @@
-"""Corpora, a function each; the docstring of the function is the corpus' card.
+"""Corpora, one function each; its docstring is the card of the corpus.
 
-A source yields `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings, for the
-pipeline), and `Skipped` for every item that cannot be used. It raises only if the whole corpus is missing or
-malformed.
+A source yields `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings for the
+pipeline), and `Skipped` for each unusable item. It raises only if the whole corpus is missing or malformed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _READERS: dict[str, Callable[..., Iterator[Item]]] = {
     "youtube": read_youtube,
 }
 SOURCES = tuple(_READERS)
-# Of sources whose files are not simply below their root.
+# For sources whose files are not simply below their root.
 _LOCATORS = {"meld": locate_meld, "youtube": locate_youtube}
 DEFAULT_PATHS = {"sample": SAMPLE}
 
@@ -40,13 +39,13 @@ DEFAULT_PATHS = {"sample": SAMPLE}
 def read_source(name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Iterator[Item]:
     """Yield the items of a source, in the same order on every machine."""
     if name not in SOURCES:
-        raise ValueError(f"there is no source {name!r}; choose from {list(SOURCES)}.")
+        raise ValueError(f"unknown source {name!r}; choose from {list(SOURCES)}.")
     known = [option for option in inspect.signature(_READERS[name]).parameters if option != "path"]
     if unknown := sorted(set(options or ()) - set(known)):
-        raise ValueError(f"source {name!r} has no options {unknown}; it has {known}.")
+        raise ValueError(f"source {name!r} has no options {unknown}; choose from {known}.")
     return _READERS[name](Path(path) if path is not None else None, **(options or {}))
 
 
 def locate(source: str, root: str | Path, path: str) -> Path:
-    """Find the recording of a reference in the user's own copy of the corpus."""
+    """Find the recording of a reference in the user's copy of the corpus."""
     return _LOCATORS.get(source, require_file)(Path(root), path)

@@ -54,27 +54,27 @@ def read_folder(
     subset: str = "wild",
     native_coding: Sequence[str] = (),
 ) -> Iterator[Episode | Recording | Skipped]:
-    """Your own recordings: dialogues that are cut and transcribed already, or long recordings for the pipeline.
+    """Your own recordings: dialogues already cut and transcribed, or long recordings for the pipeline.
 
-    Origin, size, language and licence: yours; every item names its language and licence. Expected tree; audio may be
-    anywhere below the folder, in any format that the package decodes:
+    Origin, size, language and licence: yours; every item has a language and a licence. Expected tree; audio may be
+    anywhere below the folder, in any supported format:
 
         manifest.jsonl      one object per line, see below
-        **/*.wav, ...       the recordings that it names
+        **/*.wav, ...       the recordings
 
     A line with `turns` is a dialogue (an even number, at most 16, of alternating turns that begin with `user`):
 
         {"id": "call-17", "language": "en", "license": "CC-BY-4.0", "subset": "wild", "turns": [
           {"role": "user", "text": "so, um, hello", "audio": "calls/17.wav", "start_s": 0.0, "end_s": 2.5}, ...]}
 
-    `group` (never in two splits; the id by default, joined where dialogues share a recording), `primary`, `secondary`,
-    `start_s` and `end_s` (the whole file by default) are optional. `turns` may also be the path of a folder with one
-    recording and one `.txt` transcript per turn, or of a JSON dialogue; `messages` in place of `turns` holds messages
-    with text and audio items. A line with `audio` in place of `turns` is a long recording. `language`, `license`,
-    `subset` (`wild` by default) and `native_coding` (a list of the codings that the recordings went through, such as
-    `[mulaw]`) may be given once for all as options. Unknown keys are refused: they may be misspelt.
+    `group` (never in two splits; by default the id, joined if dialogues share a recording), `primary`, `secondary`,
+    `start_s` and `end_s` (by default the whole file) are optional. `turns` may also be the path of a folder with one
+    recording and one `.txt` transcript per turn, or of a JSON dialogue. A line may have `messages` with text and audio
+    items instead of `turns`; a line with `audio` instead is a long recording. `language`, `license`, `subset` (`wild`
+    by default) and `native_coding` (a list of codings already applied to the recordings, such as `[mulaw]`) can be set
+    for all lines as options. Unknown keys are errors, because they may be misspelt.
 
-    Without a manifest every audio or video file below the folder is a long recording, and the options are needed.
+    Without a manifest, every audio or video file below the folder is a long recording, and the options are required.
     """
     if path is None or not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder; give the folder of your recordings.")
@@ -86,14 +86,14 @@ def read_folder(
         if "turns" not in given and "messages" in given:
             given["turns"] = given.pop("messages")
         if "turns" not in given and "native_coding" not in row:
-            # Of the option: it is for dialogues.
+            # The option is for dialogues.
             given.pop("native_coding", None)
         try:
             line = _LINE.validate_python(given)
         except ValidationError as error:
             raise SkipError("bad_line", explain_error(error)) from error
         if (line.turns is None) == (line.audio is None):
-            raise SkipError("bad_line", "has neither or both of turns and audio; give one of them.")
+            raise SkipError("bad_line", "give either turns or audio.")
         yield _read_recording(path, line) if line.turns is None else _read_episode(path, line, item)
 
     if (path / MANIFEST).is_file():
@@ -105,7 +105,7 @@ def read_folder(
     relatives = sorted(file.relative_to(path).as_posix() for file in walk_files(path))
     relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and not is_hidden(name)]
     if not relatives:
-        raise FileNotFoundError(f"{path}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
+        raise FileNotFoundError(f"{path}: has neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
     for relative in relatives:
         name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
         try:
@@ -115,17 +115,17 @@ def read_folder(
 
 
 def _read_recording(root: Path, line: _Line) -> Recording:
-    # It names the files of the pipeline's stages.
+    # The id is used in file names of the pipeline's stages.
     if not re.fullmatch(r"\w[\w.-]{0,99}", line.id):
-        raise SkipError("bad_id", f"id is {line.id!r}; letters, digits, '_', '.', '-' only, as it names files.")
+        raise SkipError("bad_id", f"id is {line.id!r}; use only letters, digits, '_', '.', '-'.")
     clip, ref = _find_clip(root, [line.audio])
     return Recording(line.id, clip, ref, "folder", line.subset, line.language, line.license, line.native_coding)
 
 
 def _find_clip(root: Path, recordings: Sequence[Any], place: str = "") -> tuple[str, str]:
-    """Return the one recording that is given, and its reference."""
+    """Return the only recording and its reference."""
     if len(recordings) != 1 or not isinstance(recordings[0], str):
-        raise SkipError("missing_audio", f"audio is {recordings!r:.200}; one path below the folder is needed.")
+        raise SkipError("missing_audio", f"audio is {recordings!r:.200}; give one path below the folder.")
     return str(find_clip(root, place + recordings[0])), make_reference("folder", place + recordings[0])
 
 
@@ -136,7 +136,7 @@ def _read_episode(root: Path, line: _Line, item: str) -> Episode | Skipped:
             given, folder = read_turns(resolve_inside(root, given))
             place = f"{folder.relative_to(root).as_posix()}/"
     except ValueError as error:
-        # Without the folder's place, which differs between machines.
+        # Without the folder's path, which differs between machines.
         raise SkipError("bad_turns", " ".join(str(error).replace(f"{root}/", "").split())) from error
     for position, turn in enumerate(given if isinstance(given, list) else ()):
         try:
@@ -154,14 +154,14 @@ def _read_episode(root: Path, line: _Line, item: str) -> Episode | Skipped:
 
 
 class _Given(NamedTuple):
-    """A recording as a turn or a message names it."""
+    """A recording as given in a turn or a message."""
 
     audio: Any
 
 
 def _read_turn(root: Path, turn: Any, place: str) -> Turn:
     if not isinstance(turn, dict) or set(turn) - _TURN_KEYS:
-        raise SkipError("bad_turns", f"is {str(turn)[:80]}; an object with {sorted(_TURN_KEYS)} is needed.")
+        raise SkipError("bad_turns", f"is {str(turn)[:80]}; give an object with {sorted(_TURN_KEYS)}.")
     start_s, end_s = turn.get("start_s", 0.0), turn.get("end_s")
     if not (is_time(start_s) and (end_s is None or (is_time(end_s) and start_s < end_s))):
         raise SkipError("bad_times", f"start_s {start_s!r:.40}, end_s {end_s!r:.40}; give numbers, start_s < end_s.")
@@ -171,6 +171,6 @@ def _read_turn(root: Path, turn: Any, place: str) -> Turn:
         raise SkipError("bad_turns", str(error)) from error
     words = [part for part in parts if not isinstance(part, _Given)]
     if not all(isinstance(text, str) for text in words) or not (text := " ".join(words).strip()):
-        raise SkipError("missing_text", f"text is {words!r:.80}; a turn needs its words.")
+        raise SkipError("missing_text", f"text is {words!r:.80}; a turn needs words.")
     clip, ref = _find_clip(root, [part.audio for part in parts if isinstance(part, _Given)], place)
     return Turn(turn.get("role", ""), (Part(text, clip, start_s, end_s, ref),))

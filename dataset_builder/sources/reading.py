@@ -1,4 +1,4 @@
-"""Read manifests and clips so that a bad line or file is skipped alone; what a language model writes."""
+"""Read manifests and clips, skipping only bad lines and files; write lines with a language model."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def find_clip(root: Path, relative: str) -> Path:
 def require_file(root: Path, relative: str) -> Path:
     path = resolve_inside(root, relative)
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"{str(path):.200}: not found; get the corpus as the card of its source describes.")
+        raise FileNotFoundError(f"{str(path):.200}: not found; get the corpus as described in the card of its source.")
     return path
 
 
 def read_json_lines(
     path: Path, label: str, read: Callable[[dict[str, Any], str], Iterable[_Item]]
 ) -> Iterator[_Item | Skipped]:
-    """Yield what `read` makes of each line's object and name; a `Skipped` for a line that is none or raises it."""
+    """Yield the items that `read` makes from each line's object and name; a `Skipped` for each bad line."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             item = f"{label} {path.name} line {number}"
@@ -60,18 +60,18 @@ def _parse_line(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise SkipError("not_utf8", f"byte {line[error.start]:#04x} at {error.start}: save it as UTF-8.") from error
     except ValueError as error:
-        raise SkipError("not_json", f"{error}; one JSON object a line is needed.") from error
+        raise SkipError("not_json", f"{error}; give one JSON object per line.") from error
     if not isinstance(value, dict):
-        raise SkipError("not_json", f"found {type(value).__name__}; one JSON object a line is needed.")
+        raise SkipError("not_json", f"found {type(value).__name__}; give one JSON object per line.")
     return value
 
 
 def read_scenario_lines(path: str | Path, make: Callable[[Any], _Item]) -> list[_Item]:
-    """Read a JSONL file of scenarios, each with its own `scenario_id`."""
+    """Read a JSONL file of scenarios with unique `scenario_id`."""
     scenarios: list[Any] = read_lines(path, make)
     counts = Counter(scenario.scenario_id for scenario in scenarios)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-        raise ValueError(f"{path}: scenario_id {twice[:5]} comes more than once; give each scenario its own.")
+        raise ValueError(f"{path}: scenario_id {twice[:5]} is repeated; make them unique.")
     return scenarios
 
 
@@ -86,9 +86,9 @@ def write_lines(
     noun: str,
     kinds: tuple[str, str],
 ) -> list[Skipped]:
-    """Write the row of each name that `make` asks a language model for; a file of the same `writer` is resumed.
+    """Write a row for each name, which `make` gets from a language model; resume a file of the same `writer`.
 
-    The `kinds` are of names without a usable answer, and of rows with the words of another one.
+    The `kinds` are for names without a usable answer, and for rows that repeat another row's words.
     """
     file, skipped = JsonLines(Path(path)), []
     file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def write_lines(
     for name, found in zip(pending, client.map(ask, pending, noun), strict=True):
         limit.count(found.reason if isinstance(found, Skipped) else None)
         if isinstance(found, dict) and find_words(found) in words:
-            found = Skipped(name, kinds[1], "the model wrote these words before; raise the temperature.")
+            found = Skipped(name, kinds[1], "the model repeated earlier words; raise the temperature.")
         if isinstance(found, Skipped):
             skipped.append(found)
         else:

@@ -1,15 +1,15 @@
-"""Have a language model write colloquialness scripts: each scenario several times, then each in spoken style.
+"""Write colloquialness scripts with a language model: several variations per scenario, then each in spoken style.
 
-Section 3.1 and figures 10 and 11: 250 scenarios in ten domains, ten variations each, give the paper's 2,500 pairs. The
-scenarios (`scenarios.jsonl`) were written for this project. A dialogue is first written in full sentences, then turned
-into speech turn by turn.
+Section 3.1 and figures 10 and 11: ten variations each of 250 scenarios in ten domains give the paper's 2,500 pairs.
+The scenarios (`scenarios.jsonl`) were written for this project. A dialogue is first written in full sentences, then
+rewritten in spoken style, turn by turn.
 
-Figure 10 asks for 4 to 16 rounds of one user and one assistant message each, 32 turns at most, while the rules of
-appendix B.1 allow 16 turns. We take the rules: 4 to 8 rounds by default, and never more than 8. Beyond the figures'
-own checks a turn is limited in words, since speech of more than 60 s would be dropped once it is spoken.
+Figure 10 asks for 4 to 16 rounds of one user and one assistant message, up to 32 turns, but the rules of appendix B.1
+allow 16 turns. We follow the rules: 4 to 8 rounds by default, never more than 8. In addition to the figures' checks,
+turns have a word limit, because speech longer than 60 s would be dropped later.
 
-The scripts are kept as JSONL in the form that the source `colloquial_scripts` reads: `{name: colloquial_scripts, path:
-FILE}` builds pairs from them.
+The scripts are stored as JSONL for the source `colloquial_scripts`: `{name: colloquial_scripts, path: FILE}` builds
+pairs from them.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class ScriptSettings:
     min_rounds: Rounds = 4  # A round is two turns.
     max_rounds: Rounds = 8
     max_words: Annotated[int, Field(ge=1)] = 110  # Per turn: 55 s at two words a second.
-    balanced: bool = False  # Ask again for a spoken side that counting separates from the written one.
-    license: str = "LicenseRef-model-output"  # Marks the pairs; the terms of the provider decide.
-    # Larger share of failed dialogues stops the run, once 20 were asked for.
+    balanced: bool = False  # Ask again if counting separates the spoken side from the written one.
+    license: str = "LicenseRef-model-output"  # Licence of the pairs; the provider's terms decide.
+    # A larger share of failed dialogues stops the run, from 20 questions on.
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
 
 
 def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> dict[str, tuple[Scenario, int]]:
-    """Return the scenario and the number of the variation of each script, by its id."""
+    """Return scenario and variation number of each script, by id."""
     numbers = range(1, variations + 1)
     return {f"{scenario.scenario_id}-v{n:02d}": (scenario, n) for scenario in scenarios for n in numbers}
 
@@ -123,7 +123,7 @@ def _write_script(
     settings: ScriptSettings,
     prompts: PromptSet,
 ) -> dict[str, Any]:
-    """Have one variation written and then turned into speech."""
+    """Write one variation, then rewrite it in spoken style."""
     labels = {"domain": scenario.domain, "topic": scenario.topic}
     rounds = {"min_rounds": settings.min_rounds, "max_rounds": settings.max_rounds}
     counts = {"number": number, "count": settings.variations, "others": settings.variations - 1, **rounds}
@@ -145,16 +145,16 @@ def _write_script(
 
 
 def _read_written(answer: Any, settings: ScriptSettings) -> Script:
-    """Check a written dialogue (figure 10); raise `ValueError` with what to correct."""
+    """Check a written dialogue (figure 10); raise `ValueError` with the correction."""
     script = _read_script(answer, settings)
     rounds, least, most = len(script) // 2, settings.min_rounds, settings.max_rounds
     if not least <= rounds <= most:
-        raise ValueError(f"there are {rounds} rounds; {least} to {most} are needed.")
+        raise ValueError(f"there are {rounds} rounds; write {least} to {most}.")
     return script
 
 
 def _read_spoken(answer: Any, given: Mapping[str, Any], settings: ScriptSettings) -> Script:
-    """Check a spoken dialogue against the written one that it was `given` as (figure 11)."""
+    """Check a spoken dialogue against the `given` written one (figure 11)."""
     labels = {name: value for name, value in given.items() if name != "dialogue"} | {"style": "spoken"}
     if not isinstance(answer, dict) or answer != {**labels, "dialogue": answer.get("dialogue")}:
         raise ValueError(f"the answer must be a JSON object with 'dialogue' and exactly the fields {labels}.")
@@ -163,14 +163,14 @@ def _read_spoken(answer: Any, given: Mapping[str, Any], settings: ScriptSettings
         raise ValueError(f"there are {len(spoken)} turns; the written dialogue has {len(written)}.")
     same = sum(_normalise(a["content"]) == _normalise(b["content"]) for a, b in zip(written, spoken, strict=True))
     if 2 * same >= len(written):
-        raise ValueError(f"{same} of {len(written)} turns are as they were written; rewrite them in spoken style.")
+        raise ValueError(f"{same} of {len(written)} turns are unchanged; rewrite them in spoken style.")
     if settings.balanced and (fault := find_imbalance(spoken, written)):
         raise ValueError(f"of the spoken and the written dialogue, {fault}")
     return spoken
 
 
 def _read_script(answer: Any, settings: ScriptSettings) -> Script:
-    """Check what both styles have in common; return the turns without surrounding spaces."""
+    """Check the rules of both styles; return the turns without surrounding spaces."""
     script = [turn.model_dump() for turn in _TURNS.validate_python(answer)]
     roles = [turn["role"] for turn in script]
     if not roles or roles != [*ROLES] * (len(roles) // 2):
@@ -178,9 +178,9 @@ def _read_script(answer: Any, settings: ScriptSettings) -> Script:
     for number, turn in enumerate(script, start=1):
         turn["content"] = " ".join(turn["content"].split())
         if found := _NOT_SPOKEN.search(turn["content"]):
-            raise ValueError(f"turn {number} holds {found[0].strip()!r}; use no code fences, emojis or emoticons.")
+            raise ValueError(f"turn {number} has {found[0].strip()!r}; use no code fences, emojis or emoticons.")
         if (count := len(turn["content"].split())) > settings.max_words:
-            raise ValueError(f"turn {number} has {count} words; at most {settings.max_words} are allowed.")
+            raise ValueError(f"turn {number} has {count} words; the limit is {settings.max_words}.")
     return script
 
 

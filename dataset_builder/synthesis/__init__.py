@@ -1,7 +1,7 @@
 """Speech synthesizers, each loaded on first use.
 
 An engine speaks one text in one of its voices (`speak`), or a whole dialogue in voices cloned from reference clips
-(`speak_dialogue`), as the paper's synthesizer does (appendix B.1). A class of your own is named in the options:
+(`speak_dialogue`), like the paper's synthesizer (appendix B.1). The options can name a custom class:
 `{"engine": "entry-point", "entry": "package.module:Class"}`.
 """
 
@@ -32,7 +32,7 @@ class SynthesisError(RuntimeError):
 
 @dataclass(frozen=True)
 class ReferenceClip:
-    """A recording to clone a voice from."""
+    """A recording for voice cloning."""
 
     array: np.ndarray  # (num_samples,), mono, 16 kHz, float32
     text: str
@@ -44,13 +44,13 @@ Names = Annotated[Sequence[str], Field(min_length=1)]
 
 
 class Engine(ABC):
-    """Speaks a text with `say`, or resynthesises a recorded turn; a subclass is a dataclass of its options."""
+    """Speaks a text with `say`, or resynthesises a recorded turn; subclasses are dataclasses of their options."""
 
     needs: tuple[str, ...] = ()  # Modules or commands.
     remedy = ""
-    uses_reference = False  # Copy-synthesis needs the recording, and its speech inherits the recording's channel.
-    is_deterministic = False  # The same call gives the same samples in any process of a machine, whatever came before.
-    languages: Sequence[str] | None = None  # Primary subtags, such as `("en",)`; None: it gets any language.
+    uses_reference = False  # Copy-synthesis needs the recording and keeps its channel.
+    is_deterministic = False  # Same call, same samples, in any process of a machine and at any time.
+    languages: Sequence[str] | None = None  # Primary subtags, such as `("en",)`; None: any language.
     version = ""
 
     @abstractmethod
@@ -62,11 +62,11 @@ class Engine(ABC):
         label = f"{self.version!r} has no speech for {text!r}"
         try:
             speech = np.asarray(self.say(text, voice, reference))
-        # Errors of `requests` are OSErrors, those of decoding ValueErrors.
+        # `requests` raises OSErrors, decoding raises ValueErrors.
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise SynthesisError(f"{label}: {error}") from error
         if not (speech.ndim == 1 and speech.size and speech.dtype.kind == "f" and np.isfinite(speech).all()):
-            raise SynthesisError(f"{label}: {speech.dtype} of shape {speech.shape}; mono floats at 16 kHz are needed.")
+            raise SynthesisError(f"{label}: {speech.dtype} of shape {speech.shape}; return mono floats at 16 kHz.")
         return speech.astype(np.float32, copy=False)
 
 
@@ -85,12 +85,12 @@ _ENGINES = {
     "world": "local:World",
 }
 SYNTHESIZERS = tuple(sorted(_ENGINES))
-# Tried in this order; each speaks offline.
+# Tried in this order; all work offline.
 _OFFLINE = ("espeak-ng", "flite", "hibari", "piper")
 
 
 def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a synthesizer can be loaded; one that requires options is loaded with them, to check them."""
+    """Return whether a synthesizer can be loaded; one with required options is loaded, to check them."""
     engine = _find_engine(name, options)
     if any(option.default is option.empty for option in signature(engine).parameters.values()):
         if not options:
@@ -109,7 +109,7 @@ def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Any
 
 @cache
 def find_voice() -> Callable[[str], np.ndarray] | None:
-    """Return what speaks a text with the first offline synthesizer that is installed; None if there is none."""
+    """Return a function that speaks a text with the first installed offline synthesizer; None if there is none."""
     name = next(filter(is_available, _OFFLINE), None)
     return lru_cache(32)(partial(load_synthesizer(name).speak, voice=0)) if name else None
 
@@ -133,13 +133,11 @@ def _is_installed(engine: Any) -> bool:
 
 
 def _find_engine(name: str, options: Mapping[str, Any] | None) -> Any:
-    """Return the class that the option `engine` names, or that has the name itself."""
+    """Return the class in the option `engine`, or the class with this name."""
     engine = (options or {}).get("engine", name)
     if name in _ENGINES and engine != name:
-        raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
+        raise ValueError(f"synthesizer {name!r} has the engine {engine!r} but the name of another; rename it.")
     if engine not in _ENGINES:
-        raise ValueError(
-            f"no synthesizer is called {engine!r}; take one of {list(SYNTHESIZERS)}, or give it an engine."
-        )
+        raise ValueError(f"unknown synthesizer {engine!r}; choose one of {list(SYNTHESIZERS)}, or set its engine.")
     module, _, class_name = _ENGINES[engine].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), class_name)

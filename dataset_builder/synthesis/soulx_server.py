@@ -1,16 +1,16 @@
-"""Serves SoulX-Podcast: speaks a whole dialogue in one request, one dialogue at a time; others wait.
+"""Serve SoulX-Podcast: one request per dialogue, one dialogue at a time; others wait.
 
-Runs in the environment of SoulX-Podcast: its requirements (torch 2.7.1, transformers 4.57.1) exclude the ones of
-`sdiareward`: only the standard library and a clone of Soul-AILab/SoulX-Podcast are imported.
+Runs in the environment of SoulX-Podcast, because its requirements (torch 2.7.1, transformers 4.57.1) conflict with
+`sdiareward`. It imports only the standard library and a clone of Soul-AILab/SoulX-Podcast.
 
     CUDA_VISIBLE_DEVICES=0 python soulx_server.py --repository SoulX-Podcast --model-path SoulX-Podcast-1.7B
 
-`POST /dialogue`, JSON: the script as in the repository's examples, with `prompt_audio` a WAV in base64; `sampling`:
-`seed` and fields of `SamplingParams`; `runs`: the `model`, `llm_engine` and `fp16_flow` that the server must run. The
-answer: `sampling_rate` and `waves`, little-endian float32 in base64 per line. Errors are `{"error": reason}`: 400 for
-an invalid request, 409 if the server runs something else, 500 if the model returns no speech.
+`POST /dialogue`, JSON: the script as in the repository's examples, with `prompt_audio` as a WAV in base64; `sampling`:
+`seed` and fields of `SamplingParams`; `runs`: the required `model`, `llm_engine` and `fp16_flow`. The answer has
+`sampling_rate` and `waves`, little-endian float32 in base64 per line. Errors are `{"error": reason}`: 400 for an
+invalid request, 409 if the server runs something else, 500 if the model returns no speech.
 
-There is no authentication: without `--host` the server listens on this machine only, under its own names only.
+There is no authentication. Without `--host`, the server listens only on this machine and accepts only its own names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 SAMPLING_RATE = 24_000
-# Four prompts of half a minute take 5 MB.
+# Four prompts of 30 s take 5 MB.
 _MAX_REQUEST_BYTES = 64 * 2**20
 _PROMPT_CACHE = "soulxpodcast.utils.prompt_cache"
 _OWN_NAMES = ("127.0.0.1", "localhost")
@@ -34,14 +34,14 @@ _OWN_NAMES = ("127.0.0.1", "localhost")
 
 class DialogueModel:
     def __init__(self, repository: str, model_path: str, llm_engine: str, fp16_flow: bool) -> None:
-        # In place of the folder of this file: its modules could hide others.
+        # Replaces the folder of this file, whose modules could hide others.
         sys.path[0] = repository
         from soulxpodcast.utils import commons, infer_utils, parser
 
         self._set_seed, self._parse = commons.set_all_random_seed, parser.podcast_format_parser
         self._prepare = infer_utils.process_single_input
         self._model, self._dataset = infer_utils.initiate_model(0, model_path, llm_engine, fp16_flow)
-        # Without vLLM the repository falls back to "hf", so this is asked of the model.
+        # Read from the model, because without vLLM the repository falls back to "hf".
         engine = self._model.config.llm_engine
         name = os.path.basename(os.path.normpath(model_path))
         self.runs = {"model": name, "llm_engine": engine, "fp16_flow": fp16_flow}
@@ -49,8 +49,8 @@ class DialogueModel:
     def speak(self, request: dict) -> list:
         """Return the samples of each line, as float32 bytes."""
         seed, before = request["sampling"].pop("seed"), os.getcwd()
-        # The repository's branch `demo` caches speaker embeddings in memory and in the working directory: nothing that
-        # identifies a speaker may stay.
+        # The repository's branch `demo` caches speaker embeddings in memory and in the working directory; remove them,
+        # because they identify speakers.
         with tempfile.TemporaryDirectory() as folder:
             try:
                 os.chdir(folder)
@@ -75,22 +75,22 @@ class DialogueModel:
 class Handler(BaseHTTPRequestHandler):
     # Set by `main`.
     model: DialogueModel
-    # A connection that sends nothing does not keep the others waiting for longer.
+    # Maximum time that an idle connection can block others.
     timeout = 60
 
     def do_POST(self) -> None:  # noqa: N802
         size = int(self.headers.get("Content-Length", 0))
-        # A web page may reach this address by DNS rebinding, but cannot send JSON without a preflight.
+        # A web page can reach this address by DNS rebinding, but cannot send JSON without a preflight.
         name = self.headers.get("Host", "").rpartition(":")[0]
         is_rebound = self.connection.getsockname()[0] in _OWN_NAMES and name not in _OWN_NAMES
         is_json = self.headers.get_content_type() == "application/json"
         if is_rebound or not is_json or self.path != "/dialogue" or not 0 < size <= _MAX_REQUEST_BYTES:
             limits = f"up to {_MAX_REQUEST_BYTES} bytes of application/json, under one of the names {_OWN_NAMES}"
-            return self._answer(400, {"error": f"POST /dialogue takes {limits}."})
+            return self._answer(400, {"error": f"POST /dialogue accepts {limits}."})
         try:
             request = json.loads(self.rfile.read(size))
             if request["runs"] != self.model.runs:
-                return self._answer(409, {"error": f"it runs {self.model.runs}, not {request['runs']}."})
+                return self._answer(409, {"error": f"the server runs {self.model.runs}, not {request['runs']}."})
             waves = [base64.b64encode(wave).decode() for wave in self.model.speak(request)]
         except Exception as error:
             traceback.print_exc()
@@ -109,20 +109,20 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Write no line for each request."""
+        """Do not log requests."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Serve SoulX-Podcast, a dialogue per request.")
+    parser = argparse.ArgumentParser(description="Serve SoulX-Podcast, one dialogue per request.")
     parser.add_argument("--repository", required=True, help="clone of Soul-AILab/SoulX-Podcast")
     parser.add_argument("--model-path", required=True, help="folder of the model")
     parser.add_argument("--llm-engine", default="hf", choices=("hf", "vllm"))
     parser.add_argument("--fp16-flow", action="store_true", help="half precision in the flow model")
-    parser.add_argument("--host", default="127.0.0.1", help="interface; there is no authentication")
-    parser.add_argument("--port", type=int, default=8100, help="0 takes a free one")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; there is no authentication")
+    parser.add_argument("--port", type=int, default=8100, help="0: any free port")
     args = parser.parse_args()
     repository, model_path = os.path.abspath(args.repository), os.path.abspath(args.model_path)
-    # Workers that wait for their turn.
+    # Queue for waiting workers.
     HTTPServer.request_queue_size = 128
     Handler.model = DialogueModel(repository, model_path, args.llm_engine, args.fp16_flow)
     with HTTPServer((args.host, args.port), Handler) as server:

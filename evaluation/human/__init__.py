@@ -1,1 +1,1 @@
-"""People rate pairs blindly: `study.py` draws and scores studies, `server.py` serves their page."""
+"""Blind ratings of pairs by people: `study.py` draws and scores studies, `server.py` serves the page."""

@@ -1,8 +1,8 @@
 """Serve a study to raters, and save every answer at once.
 
-Only the page, its files and the recordings have routes, so neither the key of the study nor the answers of others
-can be reached. Without an access key the page is for this machine only. With one it may listen at other addresses; the
-key is part of the address that raters get, and a cookie after that.
+Only the page, its files and the recordings have routes, so raters cannot reach the study's key or other raters'
+answers. Without an access key, only this machine can open the page. With a key, the server may listen on other
+addresses; the key is in the link that raters get, then in a cookie.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Consent(BaseModel):
 
 
 class Answer(BaseModel):
-    """A choice for an item; `heard` are the parts of the item that were played."""
+    """A choice for an item; `heard` lists the parts that were played."""
 
     item: str
     choice: Literal["a", "b", "tie"]
@@ -53,9 +53,9 @@ class Answer(BaseModel):
 
 
 class RatingServer:
-    """Serve a study until `shutdown`, to one rater or to all who give a name.
+    """Serve a study until `shutdown`, to one rater or to anyone who enters a name.
 
-    `page` is its address, or that of the proxy `public_url`; `url` adds the key. `app` is the application alone.
+    `page` is the address of the page or of the proxy `public_url`; `url` includes the key; `app` is the application.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RatingServer:
         public_url: str | None = None,
     ):
         if key is None and host not in LOCAL_HOSTS:
-            raise ValueError(f"the page at {host} needs a key: without one it is for this machine only.")
+            raise ValueError(f"the page at {host} needs a key; without one it is only for this machine.")
         if key is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", key):
             raise ValueError(f"the key has {len(key)} characters; use at least 16 letters, digits, '-' and '_'.")
         if rater is not None:
@@ -78,14 +78,14 @@ class RatingServer:
         self._socket = socket.create_server((host, port), backlog=64)
         self.port = self._socket.getsockname()[1]
         self._names = list_own_names(host, filter(None, [urlsplit(public_url or "").hostname]))
-        # Nobody can ask for "all addresses of this machine".
+        # 0.0.0.0 is not an address that clients can open.
         shown = socket.gethostname() if host == "0.0.0.0" else host  # noqa: S104
         self.page = (public_url or f"http://{shown}:{self.port}").rstrip("/") + "/"
         self.url = self.page if key is None else f"{self.page}?key={key}"
-        # Cookies are shared by all ports of a host.
+        # All ports of a host share cookies.
         self._cookie = f"sdiareward-{self.port}"
         self.app = self._make_app()
-        # The page itself shows what is saved and what fails.
+        # The page shows what is saved and what fails.
         options: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 2}
         self._server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", **options))
 
@@ -107,7 +107,7 @@ class RatingServer:
             response.headers.update(_HEADERS)
             return response
 
-        # Handlers are coroutines, so that no two answers are written at the same time.
+        # Handlers are coroutines, so that answers are written one at a time.
         @app.exception_handler(OSError)
         async def report(_: Request, error: Exception) -> Response:
             return JSONResponse({"detail": f"the answer cannot be saved: {error}."}, 507)
@@ -118,7 +118,7 @@ class RatingServer:
 
         @app.get("/api/study")
         async def read_study(rater: str | None = None) -> dict[str, Any]:
-            """Return what the page needs; the items only after consent."""
+            """Return the data of the page; items only after consent."""
             name = self.rater or rater
             state = {"rater": self.rater, **{each: study.content[each] for each in ("form", "texts", "allow_tie")}}
             if name is None or not self._has_consented(name):
@@ -138,23 +138,23 @@ class RatingServer:
         async def take_answer(given: Answer) -> dict[str, int]:
             name = self.rater or given.rater
             if not self._has_consented(name):
-                raise HTTPException(403, "agree to take part first; reload the page.")
+                raise HTTPException(403, "please agree to take part first: reload the page.")
             is_allowed = given.choice != TIE or study.content["allow_tie"]
             if given.item not in study.items or not is_allowed or not given.heard <= set(HEARD[study.content["form"]]):
-                raise HTTPException(400, "this is no answer to an item of this study; reload the page.")
+                raise HTTPException(400, "the answer does not match an item of this study; reload the page.")
             study.save(name, item=given.item, choice=given.choice, heard=sorted(given.heard))
             return {"num_answered": len(study.answers[name])}
 
-        # Links are not followed: the folder of a study may come from anyone.
+        # Links are not followed: a study folder may be untrusted.
         app.mount("/audio", StaticFiles(directory=study.folder / AUDIO_FOLDER))
         app.mount("/", StaticFiles(directory=HUMAN_PAGE, html=True))
         return app
 
     def _answer_first(self, request: Request) -> Response | None:
-        """Return the response to a request that is refused before it is read, or that brings the key."""
+        """Return the response to a request that is refused unread, or that has the key in its address."""
         host, length = request.headers.get("host", ""), request.headers.get("content-length", "")
         if not (is_own_host(host, self._names) and is_own_origin(request.headers.get("origin"), host)):
-            return JSONResponse({"detail": "this page is for its own machine, or for those who have its key."}, 403)
+            return JSONResponse({"detail": "this page is only for its own machine, or for people with its key."}, 403)
         if request.method == "POST" and not (length.isdecimal() and int(length) <= _MAX_BODY_BYTES):
             return JSONResponse({"detail": f"an answer has 1 to {_MAX_BODY_BYTES} bytes."}, 413)
         if self.key is None:
@@ -162,20 +162,20 @@ class RatingServer:
         is_letting_in = request.url.path == "/" and "key" in request.query_params
         sent = request.query_params["key"] if is_letting_in else request.cookies.get(self._cookie, "")
         if not hmac.compare_digest(sent.encode(), self.key.encode()):
-            return JSONResponse({"detail": "open the address with the key that you were given."}, 401)
+            return JSONResponse({"detail": "please open the full link that you were given."}, 401)
         if not is_letting_in:
             return None
-        # Redirected to an address without the key, which may be seen and kept.
+        # Redirect to an address without the key, because addresses are seen and stored.
         response = RedirectResponse("/", 303)
-        # Lax: a link in a message leads here, and no other site can send anything but such links.
+        # Lax: links from messages work, and other sites cannot send anything else.
         response.set_cookie(self._cookie, sent, httponly=True, samesite="lax")
         return response
 
     def _has_consented(self, rater: str) -> bool:
-        """Return whether a rater agreed to the texts that the study has now."""
+        """Return whether a rater agreed to the current texts of the study."""
         return rater in self.study.consents and self.study.consents[rater] == self.study.content["texts"]
 
 
 def _require_name(rater: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", rater):
-        raise ValueError(f"the name of the rater is {rater!r}; use up to 64 letters, digits, '-' and '_'.")
+        raise ValueError(f"the rater's name is {rater!r}; use up to 64 letters, digits, '-' and '_'.")

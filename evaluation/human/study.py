@@ -1,18 +1,18 @@
 """Draw a blind study in which people choose a side of each pair, and score it (section 5.2, Table 3 of the paper).
 
-The folder of a study holds `study.json` and `audio/*.wav`, which raters may see, `answers.jsonl` with the consents and
-answers of all raters, and `key.json` (pair, stratum, margin, chosen side) for the person who scores.
+A study folder has `study.json` and `audio/*.wav` for raters, `answers.jsonl` with all consents and answers, and
+`key.json` (pair, stratum, margin, chosen side) for the person who scores.
 
-Strata, drawn in this order and disjoint: `wrong` (mis-ordered pairs, ties included), `high` (at random from the
-quarter of the correctly ordered pairs with the largest margins), `low` (the smallest of the lowest quarter), `random`
-(all others). Each is spread over the subsets as evenly as possible. Words repeat only if a stratum has no others,
-because a rater would recognize the recording.
+The strata are disjoint and drawn in this order: `wrong` (mis-ordered pairs and ties), `high` (random, from the quarter
+of the correctly ordered pairs with the largest margins), `low` (the smallest margins, from the lowest quarter),
+`random` (all others). Each stratum is spread over the subsets as evenly as possible. Words repeat only if a stratum
+has no other pairs, because a rater would recognize the recording.
 
-An answer counts 1 for the chosen side, 0 for the other, 0.5 for "cannot tell". Agreement is averaged over an item's
-raters, then over items, so that strata count by their sizes, as in the paper. `interval` is over recordings, because
-items of one recording are not independent, and within strata overall, because the study fixes their sizes.
-`se_binomial`, `sqrt(p (1 - p) / n)` over items, reproduces every value of the paper. Krippendorff's alpha is nominal
-and over the answers (A, B, cannot tell): over right and wrong, mostly right answers would look like chance.
+An answer counts 1 for the chosen side, 0 for the other, 0.5 for "cannot tell". Agreement is averaged over the raters
+of an item, then over items, so that strata count by their sizes, as in the paper. `interval` resamples recordings,
+because items of one recording are not independent; the overall one resamples within strata, because the study fixes
+their sizes. `se_binomial`, `sqrt(p (1 - p) / n)` over items, reproduces every value in the paper. Krippendorff's alpha
+is nominal, over the answers A, B and "cannot tell"; over right and wrong, mostly right answers would look like chance.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from sdiareward.evaluation.scores import Evaluation
 
 Record = dict[str, Any]
-# In the order of Table 3, with the number of pairs in the paper.
+# In the order of Table 3, with the paper's numbers of pairs.
 SIZES = {"high": 20, "low": 20, "random": 20, "wrong": 15}
 _TITLES = {"high": "High confidence", "low": "Low confidence", "random": "Random sampling", "wrong": "Model wrong"}
-# What raters compare: two dialogues, or two scores of one dialogue. The parts of an item that they must hear.
+# Raters compare two dialogues, or two scores of one dialogue. The values are the parts that they must hear.
 DIALOGUES, SCORES = "dialogues", "scores"
 HEARD = {DIALOGUES: ("a", "b"), SCORES: ("context",)}
 TIE = "tie"
@@ -65,8 +65,8 @@ INSTRUCTIONS = {
 
 Listen to both conversations before you choose. Headphones and a quiet room help.
 
-Pay attention to how the people speak and what words they use, not to who they are or to what they want. There are \
-no right or wrong answers. You can change an answer, take a break, and come back later under the same name.""",
+Pay attention to how the people speak and which words they use, not to who they are or what they want. There are no \
+right or wrong answers. You can change an answer, take a break, and come back later under the same name.""",
     SCORES: """You will hear conversations, each with two scores from 1 to 5. Choose the score that fits \
 the answer better.
 
@@ -76,15 +76,15 @@ There are no right or wrong answers. You can change an answer, take a break, and
 }
 CONSENT = """Taking part is voluntary. You can stop at any time by closing this page.
 
-The study saves your answers, when you gave them, which recordings you played, and the name under which you rate. You \
-do not need to use your real name. The answers are used to measure how well models agree with people.
+The study saves your answers, the time of each answer, the recordings you played, and the name you enter. You do not \
+need to use your real name. The answers are used to measure how well models agree with people.
 
-Whoever invited you can tell you who is responsible for the study, how long the answers are kept, and how to have \
-yours deleted."""
+The person who invited you can tell you who is responsible for the study, how long the answers are kept, and how to \
+have yours deleted."""
 
 
 def read_texts(path: Path | None = None, form: str = DIALOGUES) -> dict[str, str]:
-    """Return what raters read before they begin, by default or from a YAML file; an empty line begins a paragraph."""
+    """Return the texts for raters, the defaults or from a YAML file; an empty line begins a paragraph."""
     texts = {"instructions": INSTRUCTIONS[form], "consent": CONSENT}
     given = {} if path is None else read_mapping(path)
     require_known(given, texts, str(path))
@@ -97,7 +97,7 @@ def draw_strata(
     sizes: Mapping[str, int] = SIZES,
     words_of: Callable[[str], Hashable] = lambda pair_id: pair_id,
 ) -> dict[str, list[Record]]:
-    """Draw disjoint strata of pairs; a seed draws the same ones in any order of `scores`."""
+    """Draw disjoint strata of pairs; the draw depends on the seed, not on the order of `scores`."""
     rng = random.Random(seed)
     ordered = sorted(scores, key=lambda record: (record["margin"], record["pair_id"]))
     correct = [record for record in ordered if record["margin"] > 0]
@@ -123,7 +123,7 @@ def draw_strata(
 def draw_evenly(
     pool: Sequence[Record], size: int, rng: random.Random, heard: set[Hashable], words_of: Callable[[str], Hashable]
 ) -> list[Record]:
-    """Draw from the subsets in turn, from each the first pair with new words, or else the first."""
+    """Draw from the subsets in turn: the first pair with new words, or else the first pair."""
     subsets = sorted({record["subset"] for record in pool})
     rng.shuffle(subsets)
     queues = [[record for record in pool if record["subset"] == name] for name in subsets]
@@ -147,7 +147,7 @@ def sample_study(
     allow_tie: bool = True,
     texts: Mapping[str, str] | None = None,
 ) -> Record:
-    """Draw a study from an evaluation, write its folder atomically and return its key; a seed gives the same bytes."""
+    """Draw a study from an evaluation, write its folder atomically, return its key; one seed gives the same bytes."""
     import numpy as np
 
     from sdiareward.pairs.labels import describe_pairs
@@ -170,10 +170,10 @@ def sample_study(
 
     def show_item(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
         pair = pairs[row_of[truth["pair_id"]]]
-        # A before B, so that the times of the files do not reveal the chosen side.
+        # A before B, so that file times do not reveal the chosen side.
         sides = SIDES if truth["chosen_is"] == "a" else SIDES[::-1]
         a, b = ([show_turn(turn, write_clip) for turn in make_dialogue(pair[side]).turns] for side in sides)
-        # The last turn of each side is never shared.
+        # The last turns are never shared.
         longest = min(len(a), len(b)) - 1
         shared = next((index for index in range(longest) if a[index] != b[index]), longest)
         question = QUESTIONS.get(truth["criterion"], QUESTIONS["modality"])
@@ -182,7 +182,7 @@ def sample_study(
     strata = draw_strata(evaluation.scores, seed, sizes, read_words)
     records = [{"stratum": name, **record} for name, drawn in strata.items() for record in drawn]
     if not records:
-        raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
+        raise ValueError("no pairs to draw; request at least one pair from a stratum that has some.")
     facts = {
         "asked": dict(sizes),
         "drawn": {name: len(drawn) for name, drawn in strata.items()},
@@ -201,17 +201,17 @@ def write_study(
     options: Mapping[str, Any],
     **facts: Any,
 ) -> Record:
-    """Write a study atomically and return its key, which holds the records and the `facts`.
+    """Write a study atomically and return its key, which has the records and the `facts`.
 
-    `options` are the texts of the study and whether raters may say that they cannot tell. Items have neutral names; of
-    two neighbours, one chosen side is A and one is B. `show_item` gets a record and a function that writes a clip,
+    `options` are the texts of the study and whether raters may answer "cannot tell". Items have neutral names; in each
+    two neighbours, the chosen side is A once and B once. `show_item` gets a record and a function that writes a clip,
     and returns what raters may see.
     """
     from tqdm import tqdm
 
     target = Path(output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
+        raise FileExistsError(f"{target}: exists, and a study is not overwritten; choose another folder.")
     study = _hide(seed, *(record["pair_id"] for record in records))
     rng = random.Random(f"{seed}/sides")
     letters = [letter for _ in range(0, len(records), 2) for letter in rng.sample("ab", 2)]
@@ -242,7 +242,7 @@ def _hide(*parts: Any) -> str:
 def _write_clip(folder: Path, seed: int, item: str, array: np.ndarray) -> Record:
     import soundfile
 
-    # WAV, because Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
+    # WAV, because Chromium cannot play very short FLAC files, and a turn may be one word.
     name = f"{_hide(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
     if not (folder / name).exists():
         soundfile.write(folder / name, array, SAMPLING_RATE, subtype="PCM_16")
@@ -250,7 +250,7 @@ def _write_clip(folder: Path, seed: int, item: str, array: np.ndarray) -> Record
 
 
 class Study:
-    """The folder of a study, with the texts that each rater agreed to and the last answer to each item, by rater."""
+    """A study folder, with each rater's consent and last answer to each item."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
@@ -259,7 +259,7 @@ class Study:
         self.consents: dict[str, Any] = {}
         self.answers: dict[str, dict[str, Record]] = {}
         self._path = self.folder / ANSWERS_FILE
-        # Also removes an incomplete last line of a killed server.
+        # Also removes the incomplete last line of a killed server.
         for record in JsonLines(self._path).read():
             self._take(record)
 
@@ -272,7 +272,7 @@ class Study:
             ):
                 self.answers.setdefault(rater, {})[item] = record
             case _:
-                raise ValueError(f"{self._path}: {record} is no answer to this study; remove the line.")
+                raise ValueError(f"{self._path}: {record} does not belong to this study; remove the line.")
 
     def save(self, rater: str, **record: Any) -> None:
         """Append an answer, or a consent with its `texts`; it is on the disk when this returns."""
@@ -285,13 +285,13 @@ class Study:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(file.fileno())
             except OSError:
-                # The next answer would be written onto the part of this one that is there.
+                # The next answer would be appended to this incomplete line.
                 file.truncate(num_bytes)
                 raise
         self._take(record)
 
     def order_items(self, rater: str) -> list[Record]:
-        """Return what raters may see of the items; each rater has another order, the same after a restart."""
+        """Return the items as raters see them, in an order that differs by rater and survives a restart."""
         items = list(self.content["items"])
         random.Random(f"{self.content['study']}/{rater}").shuffle(items)
         return items
@@ -300,19 +300,19 @@ class Study:
 def _read(path: Path, remedy: str) -> Record:
     content = read_json_object(path, remedy)
     if missing := {"study", "form", "items"} - set(content):
-        raise ValueError(f"{path}: is of no study, it has no {', '.join(sorted(missing))}; {remedy}.")
+        raise ValueError(f"{path}: not part of a study, {', '.join(sorted(missing))} missing; {remedy}.")
     return content
 
 
 def read_rated_study(folder: str | Path, key_file: str | Path | None = None) -> tuple[Record, pd.DataFrame]:
-    """Return the key, and a row per rater and item: the last answer, with what the key has of the item."""
+    """Return the key, and one row per rater and item with the last answer and the key's values."""
     study = Study(folder)
     key = _read(Path(key_file or study.folder / KEY_FILE), "name it with --key if it is in another folder")
     if study.content["study"] != key["study"]:
-        found = f"is study {study.content['study']}, the key is of {key['study']}"
+        found = f"is study {study.content['study']}, but the key is for {key['study']}"
         raise ValueError(f"{folder}: {found}; give the key of this study.")
     if not study.answers:
-        raise FileNotFoundError(f"{folder}: holds no answers; rate with sdiareward human rate first.")
+        raise FileNotFoundError(f"{folder}: has no answers; rate with sdiareward human rate first.")
     return key, tabulate_answers(key, study.answers)
 
 
@@ -331,7 +331,7 @@ def tabulate_answers(key: Mapping[str, Any], answers: Mapping[str, Mapping[str, 
 
 
 def score_study(folder: str | Path, key_file: str | Path | None = None) -> Record:
-    """Measure the agreement of the answers with the labels; write and return `results.json`, write `results.md`."""
+    """Measure the agreement of answers with labels; write `results.json` and `results.md`, return the results."""
     results = summarise_study(*read_rated_study(folder, key_file))
     write_results(folder, results, render_study(results))
     return results
@@ -344,7 +344,7 @@ def write_results(folder: str | Path, results: Mapping[str, Any], report: str) -
 
 def summarise_study(key: Mapping[str, Any], answers: pd.DataFrame) -> Record:
     items = collect_items(answers)
-    # Strata and subsets are rows of their own; their items are not told apart further.
+    # Each stratum and each subset is one row.
     alike, subsets = items.assign(stratum=""), sorted({truth["subset"] for truth in key["items"].values()})
     drawn = [name for name in SIZES if key["drawn"][name]]
     return {
@@ -361,7 +361,7 @@ def summarise_study(key: Mapping[str, Any], answers: pd.DataFrame) -> Record:
 
 
 def collect_items(answers: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per rated item: its labels, the mean agreement of its raters, and the numbers of answers."""
+    """Return one row per rated item: labels, mean agreement of its raters, and counts of answers."""
     by_item = answers.groupby("item", sort=False)
     counts = {"num_answers": by_item.size(), "agreement": by_item["agreement"].mean()}
     counts["num_cannot_tell"] = (answers["choice"] == TIE).groupby(answers["item"]).sum()
@@ -369,7 +369,7 @@ def collect_items(answers: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_items(items: pd.DataFrame) -> Record:
-    """Return a row of Table 3; agreement is higher-is-better, and the interval is within the column `stratum`."""
+    """Return a row of Table 3; higher agreement is better, and the interval resamples within `stratum`."""
     from sdiareward.evaluation.statistics import describe_share
 
     found = {name: int(items[name].sum()) for name in ("num_answers", "num_cannot_tell")}
@@ -378,7 +378,7 @@ def summarise_items(items: pd.DataFrame) -> Record:
         return found | dict.fromkeys(("average_margin", "agreement", "interval", "se_binomial"))
     agreement = float(items["agreement"].mean())
     within = agreement + items["agreement"] - items.groupby("stratum")["agreement"].transform("mean")
-    # An item of unknown origin is a recording of its own.
+    # An item of unknown origin counts as one recording.
     groups = items["group_id"].fillna("")
     share = describe_share(within, groups.where(groups != "", items["pair_id"]).tolist())
     return found | {
@@ -391,7 +391,7 @@ def summarise_items(items: pd.DataFrame) -> Record:
 
 
 def describe_raters(key: Mapping[str, Any], answers: pd.DataFrame) -> Record:
-    """Return the progress of each rater (`num_not_heard`: answers before all was played) and their agreement."""
+    """Return each rater's progress (`num_not_heard`: answers before everything was played) and agreement."""
     raters = {
         name: {
             "num_answered": len(given),
@@ -406,7 +406,7 @@ def describe_raters(key: Mapping[str, Any], answers: pd.DataFrame) -> Record:
 
 
 def measure_raters(answers: pd.DataFrame) -> Record:
-    """Return Krippendorff's alpha (1 is full agreement, 0 chance) and percent agreement, also by pair of raters."""
+    """Return Krippendorff's alpha (1: full agreement, 0: chance) and percent agreement, also per pair of raters."""
     import krippendorff
     import numpy as np
 
@@ -437,9 +437,9 @@ def render_study(results: Mapping[str, Any]) -> str:
     short = [f"{name} ({drawn[name]} of {size})" for name, size in results["asked"].items() if drawn[name] < size]
     parts = [
         "# Human verification",
-        f"{results['num_rated']} of {results['num_items']} items rated. Agreement with the label of the data in "
-        "percent, higher is better; 95% intervals over recordings, and the binomial SE of the paper.",
-        *([f"Fewer pairs than asked for: {', '.join(short)}."] if short else []),
+        f"{results['num_rated']} of {results['num_items']} items rated. Agreement with the data's labels in "
+        "percent, higher is better; 95% intervals over recordings, and the paper's binomial SE.",
+        *([f"Fewer pairs than requested: {', '.join(short)}."] if short else []),
         _render_rows("sample", {**rows, "**Overall (weighted)**": results["overall"]}),
         _render_rows("subset", results["subsets"]),
         render_raters(results, "answered without hearing both", "human agree."),
@@ -459,7 +459,7 @@ def _render_rows(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
-    """Render the result of `describe_raters`; `unheard` and `agreement` are heads of its columns."""
+    """Render the result of `describe_raters`; `unheard` and `agreement` are column headings."""
     among = results["inter_rater"]
     alpha, why = among["krippendorff_alpha"], among["undefined"]
     lines = [

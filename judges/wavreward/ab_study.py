@@ -1,10 +1,10 @@
 """A blind study in which people compare the scores of two judges (section 4.3 and Table 2 of WavReward).
 
-A rater hears one recording, sees two scores as A and B, and chooses the more reasonable one, on the page of
-`evaluation.human`. Each item draws which judge is A; the gold score is hidden. By default only samples with two
-different scores are drawn. They are spread over the columns of Table 1, and a scenario repeats only when all others
-have been drawn. `decided` is the number of Table 2: the share of wins among the answers that are not ties. Intervals
-draw whole scenarios.
+On the page of `evaluation.human`, a rater hears one recording, sees two scores as A and B, and chooses the more
+reasonable one. The order of the judges is random per item; the gold score is hidden. By default, only samples with two
+different scores are drawn. They are spread over the columns of Table 1, and a scenario repeats only after all others
+have been drawn. `decided` is the value of Table 2: the share of wins among answers that are not ties. Intervals
+resample whole scenarios.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _SPEAKERS = {"question": "Question", "response": "Answer"}
 OUTCOMES = ("win", "lose", "tie")
 
 Record = dict[str, Any]
-# The outcome of an answer, and the truth about its item.
+# The outcome of an answer, and its item in the key.
 Given = tuple[str, Mapping[str, Any]]
 
 
 def pair_scores(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], *, include_equal: bool = False
 ) -> tuple[list[Record], dict[str, int]]:
-    """Pair the scores of two judges by sample; the counts include samples without a score of one judge."""
+    """Pair the scores of two judges by sample; also count samples without a score from one judge."""
     others = {record["sample_id"]: record["predicted"] for record in second}
     shared = [(record, others[record["sample_id"]]) for record in first if record["sample_id"] in others]
     if not shared:
-        raise ValueError("the two evaluations share no sample; give evaluations of the same data set and split.")
+        raise ValueError("the two evaluations share no samples; give evaluations of the same data set and split.")
     scored = [(record, other) for record, other in shared if record["predicted"] is not None and other is not None]
     kept = [
         {
-            # Names that the modules of `human` expect.
+            # Names expected by `human`.
             "pair_id": record["sample_id"],
             "group_id": str(find_scenario(record)),
             "subset": find_column(record) if record["part"] else OUT_OF_DOMAIN,
@@ -86,7 +86,7 @@ def sample_ab_study(
     scenarios = {record["pair_id"]: record["group_id"] for record in pool}
     drawn = human.draw_evenly(pool, size, rng, set(), scenarios.__getitem__)
     if not drawn:
-        raise ValueError("no sample is drawn: the two judges agree on all samples, or the size is 0; change either.")
+        raise ValueError("no samples to draw: the two judges agree on all samples, or the size is 0; change either.")
 
     def show(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
         return _show_item(truth, samples[rows[truth["sample_id"]]], write_clip)
@@ -131,7 +131,7 @@ def summarise_ab_study(key: Mapping[str, Any], answers: pd.DataFrame) -> dict[st
         "num_items": len(key["items"]),
         "num_rated": len(balance),
         "overall": _count_outcomes(given),
-        # By the judge that most raters of an item prefer; a draw is a tie.
+        # By the majority of an item's raters; a draw is a tie.
         "by_majority": {"win": sum(s > 0 for s in signs), "lose": sum(s < 0 for s in signs), "tie": signs.count(0)},
         "columns": {name: _count_outcomes([each for each in given if each[1]["subset"] == name]) for name in columns},
         **human.describe_raters(key, answers),
@@ -139,7 +139,7 @@ def summarise_ab_study(key: Mapping[str, Any], answers: pd.DataFrame) -> dict[st
 
 
 def _count_outcomes(given: Sequence[Given]) -> dict[str, Any]:
-    """Return the shares of wins, losses and ties among at least one answer; `decided` omits ties."""
+    """Return the shares of wins, losses and ties among one or more answers; `decided` excludes ties."""
     decided = [each for each in given if each[0] != "tie"]
     shares = {name: _share(name, given) for name in OUTCOMES}
     return {"num_answers": len(given), **shares, "decided": _share("win", decided) if decided else None}
@@ -164,9 +164,9 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     parts = [
         f"# {first} against {second}",
         f"{results['num_rated']} of {results['num_items']} samples rated. Share of the answers that prefer the score "
-        f"of {first} (win), of {second} (lose) or neither (tie), in percent; intervals over scenarios.",
-        f"Not in the study: {results['num_equal']} samples with equal scores, and {results['num_without_score']} with "
-        f"no score of one judge, of {results['num_shared']}.",
+        f"from {first} (win), from {second} (lose) or neither (tie), in percent; intervals over scenarios.",
+        f"Excluded from {results['num_shared']} samples: {results['num_equal']} with equal scores, and "
+        f"{results['num_without_score']} without a score from one judge.",
         "\n".join(render_table(["samples", "answers", *chain(*shares)], rows)),
         "By the majority of their raters: {win} samples won, {lose} lost, {tie} tied.".format(
             **results["by_majority"]

@@ -2,7 +2,7 @@
 
 TRL passes images through a GRPO step, but not audio. This trainer adds four things: the forward passes that score
 tokens get the recordings; recordings stay with their rows when a generated batch is shuffled and split into steps; a
-prompt that is repeated for its group is read once; the reference model is of the policy's class.
+prompt repeated for its group is read once; the reference model has the policy's class.
 
 A prompt is a list of messages of text and audio items. The processor's `apply_chat_template` turns the recordings into
 `input_features` and `feature_attention_mask`, one row per recording.
@@ -23,7 +23,7 @@ _FIELDS = ("input_features", "feature_attention_mask")
 
 
 class AudioGRPOTrainer(GRPOTrainer):
-    """Train as `trl.GRPOTrainer`; the processor's `list_control_token_ids`, if any, are never sampled."""
+    """Train like `trl.GRPOTrainer`; the processor's `list_control_token_ids`, if any, are never sampled."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class AudioGRPOTrainer(GRPOTrainer):
         args: GRPOConfig,
         *,
         processing_class: Any,
-        # The reference model of the KL term. Not called if `beta` is 0, nor with adapters: their reference is the
-        # policy without them.
+        # The reference model of the KL term. Not called if `beta` is 0 or with adapters, whose reference is the policy
+        # without them.
         load_reference: Callable[..., Any] | None = None,
         **kwargs: Any,
     ):
         if args.use_vllm or args.use_transformers_continuous_batching:
-            raise ValueError("use_vllm and use_transformers_continuous_batching take no recordings; omit both.")
+            raise ValueError("use_vllm and use_transformers_continuous_batching do not support recordings; omit both.")
         suppressed: list[int] = getattr(processing_class, "list_control_token_ids", list)()
-        # TRL types the field as a string too, which it is on a command line only.
+        # TRL also types the field as a string, but only a command line gives one.
         given: Any = args.generation_kwargs or {}
         args.generation_kwargs = {"suppress_tokens": suppressed or None, **given}
         self._audio: dict[str, list[torch.Tensor]] = {}
@@ -50,10 +50,10 @@ class AudioGRPOTrainer(GRPOTrainer):
         args.model_init_kwargs = options
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Create the accelerator, and have TRL load the reference model by `load_reference`."""
-        # TRL takes no reference model. It builds one of the class that the checkpoint names, and Qwen2.5-Omni names a
-        # class that does not exist. After this call TRL reads `model_init_kwargs` for the reference alone. Can go once
-        # `GRPOTrainer` takes a reference model.
+        """Create the accelerator, and make TRL load the reference model with `load_reference`."""
+        # TRL does not accept a reference model. It builds one of the class in the checkpoint's configuration, and
+        # Qwen2.5-Omni's does not exist. After this call, TRL reads `model_init_kwargs` only for the reference. Can go
+        # once `GRPOTrainer` accepts a reference model.
         super().create_accelerator_and_postprocess()
         args: Any = self.args
         given = args.model_init_kwargs or {}
@@ -106,7 +106,7 @@ class AudioGRPOTrainer(GRPOTrainer):
 
 
 class _ReferenceClass:
-    """Stand for a model class where TRL calls nothing but `from_pretrained`."""
+    """Replaces a model class where TRL only calls `from_pretrained`."""
 
     def __init__(self, load: Callable[..., Any]):
         self._load = load

@@ -1,9 +1,9 @@
 """WavReward as a judge: listen to a question and its answer, think, and score the answer from 1 to 5.
 
-The prompt is that of appendix E, with and without reasoning: `wavreward_*` of `configs/prompts.yaml`. An answer is
-`<think>...</think><score>n</score>`, or has a similar form.
+The prompt follows appendix E, with and without reasoning: `wavreward_*` in `configs/prompts.yaml`. An answer is
+`<think>...</think><score>n</score>` or similar.
 
-The model runs in this process, or is any model behind an endpoint that takes `input_audio` (Table 1, I).
+The model runs in this process or on an endpoint that accepts `input_audio` (Table 1, I).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 SCORES = (1, 2, 3, 4, 5)
 _FORM = r"\s*<score>\s*[1-5]\s*</score>\s*"
-# Thoughts are not empty and have no tags.
+# Thoughts must not be empty and must not have tags.
 _THOUGHTS = r"\s*<think>(?!\s*</think>)(?:(?!</?think>|<score>).)*</think>"
-# Possessive: the time to search an answer of blanks or digits stays linear.
+# Possessive, so that searching an answer of blanks or digits takes linear time.
 _NUMBER = r"(?<!\d)(?P<score>\d++(?:\.\d++)?)"
-# The scale that an answer repeats is not a score.
+# A repeated scale is not a score.
 _SCALE = re.compile(r"(?:\bfrom\s++)?\(?(?<!\d)1\s*+(?:-|–|to|and)\s*+5(?!\d)\)?", re.IGNORECASE)
 # From the requested form to common deviations; the last match of the first form that matches counts.
 _SCORE_FORMS = tuple(
@@ -53,7 +53,7 @@ _SCORE_FORMS = tuple(
         rf"^\s*+{_NUMBER}\s*+\.?\s*+$",
     )
 )
-# In the folder of a judge: the prompt it was trained with.
+# File in a judge's folder: the prompt it was trained with.
 PROMPT_FILE = "judging_prompt.json"
 _PREFIX = "wavreward_"
 _SCORE_TAG = "<score>"
@@ -66,7 +66,7 @@ def _make_field(name: str) -> Any:
 
 @dataclass(frozen=True)
 class JudgingPrompt:
-    """A judge's prompt; it is saved with a trained judge and loaded with it."""
+    """A judge's prompt, saved and loaded with a trained judge."""
 
     system: str = _make_field("system")
     task: str = _make_field("task")
@@ -77,7 +77,7 @@ class JudgingPrompt:
     def __post_init__(self) -> None:
         for name, text in asdict(self).items():
             if not text.strip() and name != "system":
-                raise ValueError(f"{name} of the judging prompt is {text!r}; give a text.")
+                raise ValueError(f"{name} of the judging prompt is {text!r}; give text.")
 
     @property
     def version(self) -> str:
@@ -95,19 +95,19 @@ class JudgingPrompt:
 
 
 def read_judging_prompt(path: str | Path) -> JudgingPrompt:
-    """Read `wavreward_*` of a YAML of prompts, or the JSON of a judge; missing texts are those of the package."""
+    """Read `wavreward_*` from a YAML of prompts, or a judge's JSON; missing texts are the package's."""
     if Path(path).suffix not in (".yaml", ".yml"):
         found = read_json_object(Path(path), "give the JSON of a judging prompt")
         return make_settings(JudgingPrompt, found, f"judging prompt {path}")
     prompts, names = read_prompt_file(path), [item.name for item in fields(JudgingPrompt)]
     given = {name: prompts.fill(_PREFIX + name) for name in names if _PREFIX + name in prompts.given}
     if not given:
-        raise ValueError(f"{path}: has no prompt of WavReward; give some of {[_PREFIX + name for name in names]}.")
+        raise ValueError(f"{path}: has no WavReward prompts; give some of {[_PREFIX + name for name in names]}.")
     return JudgingPrompt(**given)
 
 
 def choose_prompt(model: str | Path | None, prompt_file: str | Path | None) -> JudgingPrompt:
-    """Return the prompt of a file, else the one that a judge was trained with, else the package's."""
+    """Return the prompt from a file, else the judge's training prompt, else the package's."""
     if prompt_file is None and model is not None:
         from transformers.utils import cached_file
 
@@ -120,14 +120,14 @@ def parse_score(text: str) -> int | None:
     verdict = _SCALE.sub(" ", text.rpartition("</think>")[2])
     for form in _SCORE_FORMS:
         if found := list(form.finditer(verdict)):
-            # A judge that answers 7 has not understood the scale.
+            # A judge that answers 7 ignores the scale.
             number = float(found[-1]["score"])
             return int(number) if number in SCORES else None
     return None
 
 
 def follows_format(text: str, reasoning: bool = True) -> bool:
-    """Return whether an answer has exactly the requested form, with thoughts that are not empty."""
+    """Return whether an answer has exactly the requested form, with non-empty thoughts."""
     return re.fullmatch(_THOUGHTS + _FORM if reasoning else _FORM, text, re.DOTALL) is not None
 
 
@@ -146,16 +146,16 @@ class Judgement:
     expected_score: float | None
     scores: tuple[int | None, ...]
     texts: tuple[str, ...]
-    follows_format: bool  # Whether every answer does.
+    follows_format: bool  # Whether every answer has the requested form.
     num_tokens: int
     seconds: float
     num_cut: int = 0  # Answers that ended at the token limit.
-    problem: str | None = None  # Why there is no score, or no answer.
+    problem: str | None = None  # Why the score or the answer is missing.
     changed_parameters: Mapping[str, str | None] = field(default_factory=dict)  # By an endpoint, see `ChatClient`.
 
     @classmethod
     def combine(cls, answers: Sequence[Any], reasoning: bool, expected: float | None = None, **more: Any) -> Judgement:
-        """Make a judgement from at least one `Generation`; with `reasoning` thoughts were requested."""
+        """Make a judgement from at least one `Generation`; with `reasoning`, thoughts were requested."""
         texts, num_tokens, seconds, is_cut = zip(*answers, strict=True)
         scores = tuple(map(parse_score, texts))
         score, follows = vote(scores), all(follows_format(text, reasoning) for text in texts)
@@ -176,7 +176,7 @@ class WavRewardJudge:
     def from_pretrained(
         cls, path: str | Path, *, reasoning: bool = True, prompt_file: str | Path | None = None, **placement: Any
     ) -> WavRewardJudge:
-        """Load a judge with the prompt that it was trained with, or that of a file; see `Thinker.from_pretrained`."""
+        """Load a judge with its training prompt, or a prompt file; see `Thinker.from_pretrained`."""
         from ..thinker import Thinker
 
         return cls(Thinker.from_pretrained(path, **placement), reasoning, choose_prompt(path, prompt_file))
@@ -190,7 +190,7 @@ class WavRewardJudge:
         max_new_tokens: int = MAX_ANSWER_TOKENS,
         **sampling: Any,
     ) -> list[Judgement]:
-        """Score recordings of question, silence and answer, the first 60 s of each; `num_samples` answers vote."""
+        """Score recordings (question, silence, answer) up to 60 s; `num_samples` answers vote."""
         asked = [self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings]
         sampling |= {"num_return_sequences": num_samples, "max_new_tokens": max_new_tokens}
         answers = self.thinker.generate(asked, **sampling)
@@ -200,7 +200,7 @@ class WavRewardJudge:
     def _compute_expected_scores(
         self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
     ) -> list[float | None]:
-        """Return the mean of 1-5 under the distribution after each answer's thoughts, averaged over its answers."""
+        """Return the mean score over 1-5 after each answer's thoughts, averaged over its answers."""
         asked = [conversation for conversation, found in zip(conversations, answers, strict=True) for _ in found]
         begun = [_cut_at_score(answer.text) for found in answers for answer in found]
         rows = iter(self.thinker.compute_next_token_probabilities(asked, begun, list(map(str, SCORES))).tolist())
@@ -209,13 +209,13 @@ class WavRewardJudge:
 
 @dataclass
 class EndpointJudge:
-    """Score with any model that takes `input_audio`; as with a local model, a bad answer is not requested again."""
+    """Score with a model that accepts `input_audio`; as with a local model, bad answers are not repeated."""
 
     settings: ChatSettings
     cache_dir: str | Path
     reasoning: bool = True
     prompt: JudgingPrompt = field(default_factory=JudgingPrompt)
-    # By temperature and seed; a client knows what the endpoint refuses.
+    # By temperature and seed; a client remembers refused parameters.
     _clients: dict[tuple[float, int], ChatClient] = field(default_factory=dict)
 
     def judge(
@@ -228,7 +228,7 @@ class EndpointJudge:
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> list[Judgement]:
-        """Score as [`WavRewardJudge.judge`]; the settings replace `max_new_tokens` and a temperature of 0."""
+        """Score like [`WavRewardJudge.judge`]; the settings replace `max_new_tokens` and temperature 0."""
         if expected:
             raise ValueError("an endpoint returns no distribution over scores; omit expected.")
         if num_samples > 1 and self.settings.seed is None:
@@ -254,7 +254,7 @@ class EndpointJudge:
         return self._clients.setdefault((temperature, seed), client)
 
     def _ask(self, job: tuple[Any, ChatClient]) -> tuple[tuple[str, int, float, bool], str | None]:
-        """Return an answer as a `Generation`, and why there is none."""
+        """Return an answer as a `Generation`, and the reason if it is missing."""
         recording, client = job
         messages: list[dict[str, Any]] = []
         for message in self.prompt.make_conversation(recording, reasoning=self.reasoning):
@@ -263,7 +263,7 @@ class EndpointJudge:
             messages.append({**message, "content": parts})
         start = time.perf_counter()
         try:
-            # An answer that was cut off has no score, as from a model in this process.
+            # A cut answer has no score, as with a local model.
             found = client.ask(messages, lambda text, is_cut: is_cut, attempts=1)
         except ChatError as error:
             logger.warning("no answer: %s", error)
@@ -272,12 +272,12 @@ class EndpointJudge:
 
 
 def vote(scores: Sequence[int | None]) -> int | None:
-    """Return the most frequent score, the lowest of equally frequent ones; `None` if there is none."""
+    """Return the most frequent score (the lowest if tied); `None` without scores."""
     counts = Counter(score for score in scores if score is not None)
     return min(counts, key=lambda score: (-counts[score], score)) if counts else None
 
 
 def _cut_at_score(text: str) -> str:
-    """Return an answer up to its score; to an answer without one, append the tag that begins it."""
+    """Return an answer up to its score; append the opening tag if it has no score."""
     before, tag, _ = text.rpartition(_SCORE_TAG)
     return before + tag if tag else text.removesuffix("</think>") + "</think>" * ("<think>" in text) + _SCORE_TAG

@@ -1,4 +1,4 @@
-"""The rewards that WavReward is trained with (section 3.1), as reward functions of TRL."""
+"""The training rewards of WavReward (section 3.1), as TRL reward functions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FORMAT_REWARD = 5.0
 ACCURACY_REWARD = 10.0
 EXACT_REWARD = 5.0
 MAX_DIFFERENCE = 4
-# The paper does not give its sigma. With 1, a score off by two (the distance of two levels) earns 1.4 of 10 and a
-# score off by four hardly anything: the levels stay apart, and 4 for a 5 is still better than 3.
+# The paper does not give sigma. With 1, a score off by two (one level) earns 1.4 of 10 and a score off by four almost
+# nothing: the levels stay separate, and 4 for a 5 is still better than 3.
 DEFAULT_SIGMA = 1.0
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., list[float]]
@@ -30,7 +30,7 @@ def accuracy_reward(predicted: int | None, gold: float, sigma: float = DEFAULT_S
 def make_reward_functions(
     *, reasoning: bool = True, accuracy: str = "nonlinear", sigma: float = DEFAULT_SIGMA
 ) -> list[RewardFunction]:
-    """Make the functions that `GRPOTrainer` adds up; `R_f`, for the form, only with `reasoning` (section 4.4)."""
+    """Make the functions that `GRPOTrainer` sums; `R_f`, for the format, only with `reasoning` (section 4.4)."""
     if accuracy not in ("nonlinear", "exact"):
         raise ValueError(f"accuracy is {accuracy!r}; it must be 'nonlinear' or 'exact'.")
     if not sigma > 0:
@@ -50,7 +50,7 @@ def make_reward_functions(
 
 
 def read_text(completion: Completion) -> str:
-    """Return the text of a completion: in TRL a string or messages."""
+    """Return the text of a completion, which TRL passes as a string or messages."""
     if isinstance(completion, str):
         return completion
     content = completion[-1]["content"]

@@ -1,22 +1,22 @@
 """Samples with scores, simple baselines, the metrics of Table 1, and the report.
 
-Samples are of ChatReward, or a custom folder in place of RealDialogue, the out-of-domain set of the paper, which is
-not published: recordings of question, silence and answer, as in ChatReward, and `scores.csv` or `scores.jsonl` with
-`file`, `score` and, if known, `scenario_id`.
+Samples are from ChatReward or from a custom folder, which replaces RealDialogue, the paper's unpublished out-of-domain
+set: recordings of question, silence and answer, as in ChatReward, and `scores.csv` or `scores.jsonl` with `file`,
+`score` and, if known, `scenario_id`.
 
 A sample counts in one column: `content`, `implicit`, the attribute of an explicit instruction, or `out_of_domain` for
-other data sets. An answer without a score is wrong: skipping it would favour a judge that often gives none. Intervals
-are over whole scenarios, because the answers to one question are not independent. The interval of a macro average
-combines those of its independent columns.
+other data sets. An answer without a score is wrong, because skipping it would favour judges that often give none.
+Intervals resample whole scenarios, because answers to one question are not independent. The interval of a macro
+average combines the intervals of its independent columns.
 
 A judge must beat three baselines before its accuracy means anything:
 
 - `most_frequent`: always the most frequent score of the training split.
-- `text`: words and word pairs of question and answer, and the overlap of their words. If it separates 5 from 3 without
-  audio, the words reveal the style of speech.
+- `text`: words and word pairs of question and answer, and their word overlap. If it separates 5 from 3 without audio,
+  the words reveal the style of speech.
 - `acoustic`: mean and standard deviation over time of the log-mel bands of question and answer. If it predicts score 1
   without words, wrong answers sound different.
-The last two are multinomial logistic regressions on the training split, and need neither torch nor a GPU.
+The last two are multinomial logistic regressions on the training split; they need neither torch nor a GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _TITLES = {
     "overall_macro": "macro",
     "all_columns_macro": "macro with out of domain",
 }
-# Options of the bootstrap behind every interval.
+# Options of the bootstrap for all intervals.
 DRAWS = {"num_bootstrap": 1000, "seed": 0}
 Kind = Literal["most_frequent", "text", "acoustic"]
 KINDS: tuple[Kind, ...] = ("most_frequent", "text", "acoustic")
@@ -90,7 +90,7 @@ class Samples:
     def __init__(self, rows: datasets.Dataset):
         self.rows = rows
         self.labels: list[dict[str, Any]] = rows.select_columns(list(LABELS)).to_list()
-        # Whether the texts and durations of question and answer are known, as in ChatReward.
+        # Whether texts and durations of question and answer are known, as in ChatReward.
         self.has_texts = {"question", "response"} <= set(rows.column_names)
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ def read_samples(path: str | Path, split: str) -> Samples:
 
 def _require_unique(samples: Samples, name: str) -> Samples:
     if twice := [key for key, count in Counter(each["sample_id"] for each in samples.labels).items() if count > 1]:
-        raise ValueError(f"{name}: sample {twice[0]} is listed twice; remove one of the two.")
+        raise ValueError(f"{name}: sample {twice[0]} is listed twice; remove one.")
     return samples
 
 
@@ -136,7 +136,7 @@ class _Entry(BaseModel):
 
 
 def read_out_of_domain(path: str | Path, split: str) -> Samples:
-    """Read out-of-domain samples: recordings with a list of scores, or another data set in the form of ChatReward."""
+    """Read out-of-domain samples: recordings with a list of scores, or a data set in ChatReward's format."""
     import datasets
 
     from sdiareward.audio_sdiareward import audio_duration_s
@@ -148,17 +148,17 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
     if not lists:
         return read_samples(folder, split)
     if len(lists) > 1:
-        raise ValueError(f"{folder}: holds several lists ({', '.join(map(str, lists))}); leave one.")
+        raise ValueError(f"{folder}: has several lists ({', '.join(map(str, lists))}); keep one.")
     text, is_csv = lists[0].read_text(encoding="utf-8-sig"), lists[0].suffix == ".csv"
     found = csv.DictReader(io.StringIO(text, newline="")) if is_csv else map(parse_json, split_lines(text))
     rows: list[dict[str, Any]] = []
     try:
         for given in found:
-            # The numbers of a CSV are texts.
+            # Numbers in a CSV are text.
             entry = _Entry.model_validate(given, strict=not is_csv).model_dump()
             file = folder / entry.pop("file")
             if not file.is_file():
-                raise ValueError(f"{file} does not exist; give paths from the list's folder.")
+                raise ValueError(f"{file} does not exist; give paths relative to the list's folder.")
             more = {"duration_s": audio_duration_s(file), "audio": {"bytes": None, "path": str(file)}}
             scenario = None if entry["scenario_id"] in (None, "") else str(entry["scenario_id"])
             named = {"sample_id": given["file"], "scenario_id": scenario, "score": entry["score"]}
@@ -167,12 +167,12 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
         place = f"{lists[0]}, entry {len(rows) + 1}"
         raise ValueError(f"{place}: {explain_error(error)} Each recording needs file and score, 1 to 5.") from error
     if not rows:
-        raise ValueError(f"{lists[0]}: lists no recording; give at least one.")
+        raise ValueError(f"{lists[0]}: lists no recordings; give at least one.")
     return _require_unique(Samples(datasets.Dataset.from_list(rows)), str(lists[0]))
 
 
 def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int | None]:
-    """Fit a baseline and return scores 1-5; None without a readable recording. Such training samples are skipped."""
+    """Fit a baseline and return scores 1-5, None for unreadable recordings; skip unreadable training samples."""
     import numpy as np
 
     gold = [label["score"] for label in train.labels]
@@ -196,7 +196,7 @@ def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int |
 
 
 def _compute_text_features(train: Samples, evaluated: Samples) -> list[Any]:
-    """Return the features of training and evaluated samples: words, word pairs and the overlap of both sides."""
+    """Return features of training and evaluated samples: words, word pairs and the overlap of both sides."""
     from scipy import sparse
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -243,7 +243,7 @@ def _compute_acoustic_features(samples: Samples) -> list[np.ndarray | None]:
 
 
 def find_column(record: Record) -> str:
-    """Return the column of Table 1 that a sample of ChatReward counts in."""
+    """Return the column of Table 1 for a ChatReward sample."""
     part, attribute = record["part"], record["attribute"]
     if part in ("content", "implicit"):
         return str(part)
@@ -261,7 +261,7 @@ def find_scenario(record: Record) -> Hashable:
 def summarise_scores(predictions: Records, out_of_domain: Records = (), **options: int) -> dict[str, Any]:
     """Compute all metrics of one scorer."""
     if not predictions:
-        raise ValueError("there are no predictions; at least one sample is needed.")
+        raise ValueError("no predictions; give at least one sample.")
     members = {name: [each for each in predictions if find_column(each) == name] for name in IN_DOMAIN}
     members[OUT_OF_DOMAIN] = list(out_of_domain)
     columns = {name: measure_accuracy(records, options) if records else None for name, records in members.items()}
@@ -270,7 +270,7 @@ def summarise_scores(predictions: Records, out_of_domain: Records = (), **option
         "columns": columns,
         "overall_micro": measure_accuracy(predictions, options),
         "overall_macro": average_columns(inside),
-        # The average of the paper's abstract.
+        # The average in the paper's abstract.
         "all_columns_macro": average_columns([*inside, outside]) if outside else None,
         "in_domain": measure_answers(predictions, options),
         "out_of_domain": measure_answers(out_of_domain, options) if out_of_domain else None,
@@ -278,7 +278,7 @@ def summarise_scores(predictions: Records, out_of_domain: Records = (), **option
 
 
 def measure_share(values: Sequence[bool], records: Records, options: Mapping[str, Any] = DRAWS) -> dict[str, Any]:
-    """Return `describe_share` of a value for each record, over whole scenarios."""
+    """Return `describe_share` of one value per record, over whole scenarios."""
     return describe_share(values, *_list_clusters(records), **options)
 
 
@@ -288,7 +288,7 @@ def _list_clusters(records: Records) -> tuple[list[Hashable], list[str]]:
 
 
 def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the scores that are exactly right; an answer without a score is wrong, but None if no answer has one."""
+    """Count exactly right scores; an answer without a score is wrong; None if no answer has one."""
     invalid = [record for record in records if record["predicted"] is None]
     is_correct = [record["predicted"] == record["score"] for record in records]
     found = measure_share(is_correct, records, options)
@@ -314,7 +314,7 @@ def average_columns(columns: Sequence[Any]) -> dict[str, Any]:
 
 
 def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the distance from the gold scores, the order within scenarios, and the form of at least one answer.
+    """Measure the distance from the gold scores, the order within scenarios, and the form of one or more answers.
 
     `confusion` counts by gold score, then by predicted score.
     """
@@ -341,7 +341,7 @@ def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, A
 
 
 def _measure_form(records: Records, num_valid: int) -> dict[str, float | None]:
-    """Return the form and the cost of answers; `real_time_factor` is seconds per second of audio."""
+    """Return form and cost of answers; `real_time_factor` is seconds per second of audio."""
     seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
     return {
         "share_follows_format": mean(bool(record["follows_format"]) for record in records),
@@ -354,7 +354,7 @@ def _measure_form(records: Records, num_valid: int) -> dict[str, float | None]:
 
 
 def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
-    """Count how the three gold scores of a scenario are ordered: strictly, tied (none inverted) or inverted."""
+    """Count how predictions order a scenario's three gold scores: strictly, tied (none inverted) or inverted."""
     by_scenario: dict[Hashable, dict[int, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         by_scenario[find_scenario(record)][record["score"]].append(record)
@@ -382,12 +382,12 @@ def _order(low: float | None, middle: float | None, high: float | None) -> str:
 
 
 def render_evaluation(results: Mapping[str, Any]) -> str:
-    """Render `results.json` of `evaluate` as Markdown that also reads well in a terminal."""
+    """Render `results.json` of `evaluate` as Markdown, for files and terminals."""
     config, scorers = results["config"], results["scorers"]
     how = "thoughts before the score" if config["reasoning"] else "the score alone"
     parts = [
         f"# {config['judge'] or config['model']} on {config['dataset']}, split {config['split']}",
-        f"Requested: {how}. Scores that are exactly right in percent, higher is better; 95% intervals over scenarios. "
+        f"Requested: {how}. Exactly right scores in percent, higher is better; 95% intervals over scenarios. "
         "An answer without a score is wrong.",
         _render_table_one(scorers),
         "\n".join(f"- {note}" for note in _list_notes(results)),
@@ -419,12 +419,12 @@ def _list_notes(results: Mapping[str, Any]) -> list[str]:
     judge = results["scorers"][JUDGE]
     found = ["`macro` is the plain mean of the benchmark's columns."]
     if absent := [_TITLES[name] for name in COLUMNS if not judge["columns"][name]]:
-        found.append(f"No samples of {', '.join(absent)}: averages run over the other columns.")
+        found.append(f"No samples of {', '.join(absent)}: averages use the other columns.")
     whole = judge["overall_micro"]
     end = ", so there is no accuracy" if whole["accuracy"] is None else " and count as wrong"
     found.append(f"{whole['num_invalid']} of {whole['num_samples']} answers have no score{end}.")
     if whole["num_cut"]:
-        remedy = "max_new_tokens (of an endpoint: max_tokens) raises it."
+        remedy = "raise max_new_tokens (for an endpoint: max_tokens)."
         found.append(f"{whole['num_cut']} of these were cut at the token limit; {remedy}")
     found += [f"For example: {escape_markdown(reason)}" for reason in results["problems"]]
     found += describe_changed(results["changed_parameters"])

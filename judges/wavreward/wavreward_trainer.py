@@ -34,10 +34,10 @@ class ScenarioSampler(Sampler[int]):
     scenarios: Sequence[Sequence[int]]
     num_generations: int
     prompts_per_batch: int
-    repeat_count: int  # Steps that use each batch.
-    # Without it, each epoch takes one answer of each scenario at random (section 4.4, `w/o multi samples`).
+    repeat_count: int  # Steps per batch.
+    # If False, each epoch uses one random answer per scenario (section 4.4, `w/o multi samples`).
     multi_sample: bool = True
-    # Seed and epoch alone determine the order, so that a resumed run sees the same rows.
+    # Only seed and epoch determine the order, so that a resumed run sees the same rows.
     seed: int = 0
     epoch: int = 0
 
@@ -48,13 +48,13 @@ class ScenarioSampler(Sampler[int]):
             raise ValueError(f"scenarios have {sorted(sizes)} answers; {needed}")
         size, given = sizes.pop(), self.prompts_per_batch
         if given % size:
-            found = f"a generation batch holds {given} prompts, which is no multiple of a scenario's {size} answers"
+            found = f"a generation batch has {given} prompts, not a multiple of a scenario's {size} answers"
             remedy = "change per_device_train_batch_size, steps_per_generation or num_generations"
             raise ValueError(f"{found}; {remedy}.")
         self.scenarios_per_batch = given // size
         if len(self.scenarios) < self.scenarios_per_batch:
-            found = f"there are {len(self.scenarios)} scenarios, and a generation batch takes {given // size}"
-            raise ValueError(f"{found}; make it smaller or give more.")
+            found = f"there are {len(self.scenarios)} scenarios, but a generation batch takes {given // size}"
+            raise ValueError(f"{found}; make it smaller, or add scenarios.")
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -79,10 +79,10 @@ class ScenarioSampler(Sampler[int]):
 
 
 class ThinkerCheckpoints:
-    """Mixin of a trainer that resumes from a thinker's checkpoint; list it before the trainer's class."""
+    """Mixin for trainers that resume from a thinker's checkpoint; put it before the trainer's class."""
 
-    # `transformers.Trainer` loads by the names in memory. A thinker's tensors have other names on disk, hardly any is
-    # found, and the run would resume from the initial weights.
+    # `transformers.Trainer` loads by the names in memory. A thinker's tensors have other names on disk, so the run
+    # would resume from the initial weights.
     def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
         model = model or self.model
         if isinstance(model, PeftModel) or self.is_deepspeed_enabled or self.is_fsdp_enabled:
@@ -92,7 +92,7 @@ class ThinkerCheckpoints:
 
 
 class WavRewardTrainer(ResumableTrainer, ThinkerCheckpoints, AudioGRPOTrainer):
-    """Train a judge with all answers of a scenario in one batch, or with `multi_sample` off, one at random."""
+    """Train a judge with all answers of a scenario in one batch or, without `multi_sample`, a random one."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class WavRewardTrainer(ResumableTrainer, ThinkerCheckpoints, AudioGRPOTrainer):
         self._scenarios = group_by_scenario(scenario_ids)
         self._multi_sample = multi_sample
         super().__init__(model, reward_funcs, args, load_reference=load_thinker_model, **kwargs)
-        # Created early, so that wrong sizes raise before any computation.
+        # Created early, so that wrong sizes raise at once.
         self.sampler = self._get_train_sampler()
         self.add_callback(EpochOfSampler(self))
 
@@ -126,10 +126,10 @@ class WavRewardTrainer(ResumableTrainer, ThinkerCheckpoints, AudioGRPOTrainer):
 
 
 class JudgeSFTTrainer(ResumableTrainer, ThinkerCheckpoints, SFTTrainer):
-    """TRL's trainer for rows that are not tokenized, for which `args` is changed in place."""
+    """TRL's trainer for rows that are not tokenized; changes `args` in place."""
 
     def __init__(self, model: Any, args: SFTConfig, *, processing_class: Any, **kwargs: Any):
-        # TRL types the field as a string too, which it is on a command line only.
+        # TRL also types the field as a string, but only a command line gives one.
         given: Any = args.dataset_kwargs or {}
         args.dataset_kwargs = {**given, "skip_prepare_dataset": True}
         args.remove_unused_columns = False
@@ -138,7 +138,7 @@ class JudgeSFTTrainer(ResumableTrainer, ThinkerCheckpoints, SFTTrainer):
 
 
 class TargetCollator:
-    """Collate prompts and targets; only the targets count in the loss."""
+    """Collate prompts and targets; only targets count in the loss."""
 
     def __init__(self, processor: ThinkerProcessor):
         self.processor = processor

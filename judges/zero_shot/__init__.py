@@ -1,1 +1,1 @@
-"""Zero-shot judges: which of two versions of a dialogue is better (SDiaReward, Table 2, figures 12 and 13)."""
+"""Zero-shot judges, which choose the better of two versions of a dialogue (SDiaReward, Table 2, figures 12 and 13)."""

@@ -1,20 +1,20 @@
-"""Parse a judge's answers about two versions (figures 12 and 13), and decide a pair by them.
+"""Parse a judge's answers about two versions (figures 12 and 13), and decide the pair.
 
-The parts that decide must be present and exact. A score of 7, a missing dimension or an unknown one makes the answer
-invalid, and the judge is asked again. Errors of form with a clear meaning are repaired and counted: prose around the
-JSON, "4" for 4, scores by version instead of by dimension, a missing reason.
+The deciding parts must be present and exact. A score of 7, a missing dimension or an unknown one makes the answer
+invalid, and the judge is asked again. Unambiguous errors of form are repaired and counted: prose around the JSON, "4"
+for 4, scores by version instead of by dimension, a missing reason.
 
-A judge hears A and B, and then B and A. Its preference counts only if it names the same side twice.
+A judge hears A and B, then B and A. Its preference counts only if it prefers the same side twice.
 
 1. `verdict`: both answers prefer the same side.
 2. `scores`: they disagree, and one side has the higher mean score over all dimensions and both answers.
 3. `tie`: neither applies. The metric counts a tie as wrong, and reports ties separately.
-4. `failed`: an answer is missing or has no verdict. The pair has no reward and counts as wrong: skipping it would
-   favour a judge that refuses hard pairs.
+4. `failed`: an answer is missing or has no verdict. The pair has no reward and counts as wrong, because skipping it
+   would favour judges that refuse hard pairs.
 
-A side's reward is its mean score, 1 to 5. The sign of the margin is the decision, its size the difference of the
-scores. If a verdict contradicts the scores, or the scores are equal, the verdict decides the sign: both sides get the
-mean of the two, `VERDICT_MARGIN` apart, which is less than any difference of mean scores.
+A side's reward is its mean score, 1 to 5. The sign of the margin is the decision; its size is the difference of the
+scores. If a verdict contradicts the scores, or the scores are equal, the verdict decides the sign: both sides get
+their common mean, `VERDICT_MARGIN` apart, which is less than any difference of mean scores.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
         *("lexical_informality", "syntactic_simplicity", "disfluencies", "pragmatic_naturalness", "prosody"),
     ),
 }
-# System prompt, and the request that follows both versions.
+# The system prompt, and the request after both versions.
 PROMPTS = {criterion: (f"judge_{criterion}", f"judge_{criterion}_request") for criterion in DIMENSIONS}
 VERSIONS = ("A", "B")
-# Which side is version A.
+# The side that is version A.
 ORDERS = {"chosen_first": SIDES, "rejected_first": SIDES[::-1]}
 # Five dimensions and two answers: the smallest difference of mean scores is 0.1.
 VERDICT_MARGIN = 0.05
@@ -52,7 +52,7 @@ RULES = ("verdict", "scores", "tie", "failed")
 # Unusable: no valid verdict after all attempts; unanswered: no reply; unheard: unreadable audio, not sent.
 Status = Literal["usable", "refused", "unusable", "unanswered", "unheard"]
 _PREFERENCE = re.compile(r"(?:version\s+)?[\"']?([AB])[\"']?\.?", re.IGNORECASE)
-# How models begin a refusal. The same words inside a longer answer are not a refusal.
+# Typical beginnings of refusals. The same words later in an answer are not a refusal.
 _REFUSAL = re.compile(
     r"(?:i['’]?m |i am )?(?:really |very |so )?(?:sorry|afraid)\b|"
     r"(?:unfortunately,? )?(?:i (?:can['’]?t|cannot|won['’]?t|will not|do not have)|i['’]?m (?:unable|not able)|"
@@ -66,7 +66,7 @@ class Verdict:
     """A judge's verdict on two versions."""
 
     preference: str
-    scores: Mapping[str, tuple[int, int]]  # Of A and of B in each dimension, 1-5; higher is better.
+    scores: Mapping[str, tuple[int, int]]  # Scores of A and B per dimension, 1-5; higher is better.
     reason: str = ""
     repairs: tuple[str, ...] = ()
 
@@ -75,7 +75,7 @@ class Verdict:
 
     @property
     def is_contradictory(self) -> bool:
-        """Whether the version that is preferred has the lower scores."""
+        """Whether the preferred version has lower scores."""
         other = VERSIONS[1 - VERSIONS.index(self.preference)]
         return self.sum_scores(self.preference) < self.sum_scores(other)
 
@@ -90,14 +90,14 @@ class Answer:
     problem: str | None = None
     spent: TokenUsage = field(default_factory=TokenUsage)
     audio_s: float = 0.0
-    columns: Mapping[str, Any] = field(default_factory=dict)  # The scores of a judge of single sides.
+    columns: Mapping[str, Any] = field(default_factory=dict)  # Scores from a judge of single sides.
 
     def find_preferred_side(self, order: str) -> str | None:
-        """Return the side that the judge prefers, `"chosen"` or `"rejected"`; None without a verdict."""
+        """Return the preferred side, `"chosen"` or `"rejected"`; None without a verdict."""
         return None if self.verdict is None else ORDERS[order][VERSIONS.index(self.verdict.preference)]
 
     def describe_verdict(self, order: str) -> dict[str, Any]:
-        """Return the columns of `answers.jsonl` that the summary counts."""
+        """Return the columns of `answers.jsonl` for the summary."""
         verdict, preferred = self.verdict, self.find_preferred_side(order)
         repairs = [] if verdict is None else list(verdict.repairs)
         contradictory = verdict is not None and verdict.is_contradictory
@@ -111,7 +111,7 @@ def make_decision(chosen: float | None, rejected: float | None, decided_by: str)
 
 
 def decide(answers: Mapping[str, Answer]) -> dict[str, Any]:
-    """Decide a pair from its answers by order, a key of `ORDERS`; a pair asked in one order has one."""
+    """Decide a pair from its answers by order (a key of `ORDERS`); there may be only one order."""
     verdicts = {order: answer.verdict for order, answer in answers.items() if answer.verdict is not None}
     if len(verdicts) < len(answers):
         return make_decision(None, None, "failed")
@@ -141,7 +141,7 @@ def is_refusal(text: str) -> bool:
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
-    """Parse an answer, cut at the token limit or not; the `ValueError` of an invalid one tells the judge why."""
+    """Parse an answer, which may be cut at the token limit; the `ValueError` for an invalid one is for the judge."""
     given, repairs = parse_answer(text, is_cut), ["text around the JSON"]
     with suppress(ValueError):
         repairs = [] if isinstance(json.loads(text), dict) else repairs
@@ -157,7 +157,7 @@ def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
 def _read_score(given: Any, info: ValidationInfo[list[str]]) -> Any:
     is_quoted = isinstance(given, str) and re.fullmatch(r"\s*\d+\s*", given)
     if is_quoted or (isinstance(given, float) and given.is_integer()):
-        info.context.append("a score that was no whole number by its type")
+        info.context.append("a score that was not of integer type")
         return int(given)
     return given
 

@@ -1,8 +1,8 @@
-"""Judges of pairs, and how they are asked.
+"""Judges of pairs, and their questions.
 
-A judge compares both sides of a pair, or scores each side by itself. Questions go to an endpoint, to a thinker in this
-process, to recorded answers or to WavReward. Every answer is a line of `answers.jsonl`; a run reports position bias,
-order agreement, ties, unusable answers and tokens.
+A judge compares both sides of a pair, or scores each side separately. An endpoint, a local thinker, recorded answers
+or WavReward answer the questions. Every answer is a line of `answers.jsonl`; a run reports position bias, order
+agreement, ties, unusable answers and tokens.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ if TYPE_CHECKING:
 
 ANSWERS_FILE = "answers.jsonl"
 Scores = Mapping[str, Mapping[str, Any]]
-# The last line of `answers.jsonl` on each question: a pair, and an order or a side.
+# The last line of `answers.jsonl` for each question: a pair, and an order or a side.
 Lines = Mapping[tuple[str, str], Mapping[str, Any]]
 _MAX_PROBLEMS = 20
 _SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage")
-# WavReward was made for one question and its answer, so the last two turns always stay.
+# WavReward expects a question and its answer, so the last two turns are always kept.
 _MIN_TURNS = 2
 _CONTROL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
-# Of settings: what no score depends on, or what `JudgeSpec.identity` replaces by its content.
+# Settings that do not change scores, or whose content `JudgeSpec.identity` includes instead.
 _NO_IDENTITY = {"base_url", "api_key_env", "max_retries", "timeout_s", "concurrency", "cache_dir", "device"}
 _NO_IDENTITY |= {"usd_per_million_input_tokens", "usd_per_million_output_tokens", "batch_size"}
 _NO_IDENTITY |= {"path", "revision", "prompt_file"}
 
 
 class Question(NamedTuple):
-    """To compare both sides of a pair in one order, which is hidden from the judge, or to score one side."""
+    """A request to compare both sides of a pair in one order (hidden from the judge), or to score one side."""
 
     pair_id: str
     order: str  # Or the side.
@@ -83,14 +83,14 @@ class Question(NamedTuple):
     build: Callable[[], tuple[Any, float]]
 
     def hear(self) -> tuple[Any, float] | Answer:
-        """Return what the judge hears, or the answer that the audio is unreadable."""
+        """Return the input of the judge, or an answer that the audio is unreadable."""
         try:
             return self.build()
         except (AudioError, FileNotFoundError, TypeError) as error:
             return Answer(None, status="unheard", problem=str(error))
 
 
-# Yields the answers to questions in their order.
+# From questions to answers, in order.
 Ask = Callable[[Sequence[Question]], Iterator[Answer]]
 
 
@@ -102,7 +102,7 @@ class JudgeSpec:
     settings: JudgeSettings
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on, which excludes an endpoint's address and its speed."""
+        """Return everything the scores depend on; this excludes an endpoint's address and speed."""
         settings: Any = self.settings
         found = {name: value for name, value in asdict(settings).items() if name not in _NO_IDENTITY}
         if settings.backend in ("thinker", "wavreward"):
@@ -145,7 +145,7 @@ class JudgeSpec:
     def describe(
         self, labels: Labels, scores: Mapping[str, Mapping[str, Any]], folder: Path, **options: Any
     ) -> dict[str, Any]:
-        """Return `judge`: how it reached its decisions, and what that cost."""
+        """Return `judge`: how the decisions were made, and their cost."""
         settings: Any = self.settings
         is_pairwise = settings.backend != "wavreward"
         found = summarise_judge(self.name, labels, scores, folder, options, is_pairwise=is_pairwise)
@@ -160,12 +160,12 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
 
 @dataclass
 class Judge:
-    """Decide pairs by the answers to the questions about each; see `answers`."""
+    """Decide pairs by the answers to the questions about them; see `answers`."""
 
     ask: Ask
     folder: Path
     build: Any  # See `Question.build`: a function of a pair, order or side, and criterion; None for a replay.
-    orders: Orders | None = "both"  # None of a judge that scores each side by itself.
+    orders: Orders | None = "both"  # None: the judge scores each side separately.
     usage: Callable[[], dict[str, Any]] = dict
     audio_s: float = 0.0
 
@@ -176,10 +176,10 @@ class Judge:
         asked: dict[int, list[Question]] = {}
         for row in rows:
             pair_id, criterion = labels[row]["pair_id"], find_criterion(labels[row])
-            # A single order is drawn by the pair's id.
+            # The pair's id decides a single order.
             drawn = tuple(ORDERS)[zlib.crc32(pair_id.encode()) % len(ORDERS)]
             orders = {None: SIDES, "both": tuple(ORDERS), "one": (drawn,)}[self.orders]
-            # The pair is read when it is asked about: a part may hold more recordings than the memory does.
+            # Pairs are read on demand, because the recordings of a part may not fit into memory.
             asked[row] = [
                 Question(pair_id, order, criterion, partial(self._build, pairs, row, order, criterion))
                 for order in orders
@@ -229,7 +229,7 @@ def make_comparison(
         content.append({"type": "text", "text": f"Version {version}:"})
         content += make_spoken_turns(heard, side, with_words=settings.transcripts)
     content.append({"type": "text", "text": request})
-    # Both questions hold the same audio, which counts once, as for a reward model.
+    # Both questions have the same audio, which counts once, as for a reward model.
     audio_s = num_samples / SAMPLING_RATE / (len(ORDERS) if settings.orders == "both" else 1)
     return [{"role": "system", "content": system}, {"role": "user", "content": content}], audio_s
 
@@ -237,7 +237,7 @@ def make_comparison(
 def join_side(
     max_turn_s: float, max_recording_s: float, pair: Mapping[str, Any], side: str, _: str
 ) -> tuple[np.ndarray, float]:
-    """Return one side as a recording; too long, it loses its first turns, because the last answer is scored."""
+    """Return one side as a recording; if too long, drop the first turns, because the last answer is scored."""
     limit, gap = (round(seconds * SAMPLING_RATE) for seconds in (max_recording_s, GAP_S))
     clips = [turn["audio"] for turn in read_turns(pair[side], side, max_turn_s)]
     while len(clips) > _MIN_TURNS and sum(clip.size + gap for clip in clips) - gap > limit:
@@ -247,13 +247,13 @@ def join_side(
 
 
 def read_turns(turns: Any, name: str, max_turn_s: float, *, with_words: bool = False) -> list[dict[str, Any]]:
-    """Return `role`, `text` and `audio`, a mono array at 16 kHz, of each turn of a side; `name` names it in errors."""
+    """Return `role`, `text` and `audio` (mono, 16 kHz) of each turn of a side; errors use `name`."""
     heard = []
     for number, turn in enumerate(make_dialogue(turns, name, is_whole=False).turns):
         clips = [part for part in turn.parts if isinstance(part, Clip)]
         where, text = f"{name}, turn {number}", turn.text.strip()
         if len(clips) != 1:
-            raise AudioError(f"{where}: has {len(clips)} recordings; a judge hears exactly one of each turn.")
+            raise AudioError(f"{where}: has {len(clips)} recordings; give exactly one per turn.")
         if with_words and not text:
             raise AudioError(f"{where}: has no words; add its text, or omit transcripts.")
         heard.append({"role": turn.role, "text": text, "audio": clips[0].read(max_duration_s=max_turn_s, name=where)})
@@ -263,7 +263,7 @@ def read_turns(turns: Any, name: str, max_turn_s: float, *, with_words: bool = F
 
 
 def ask_endpoint(client: ChatClient, attempts: int, questions: Sequence[Question]) -> Iterator[Answer]:
-    """Send the questions concurrently, each in at most `attempts` requests; valid answers are cached on disk."""
+    """Send the questions concurrently, with at most `attempts` requests each; valid answers are cached on disk."""
 
     def ask(question: Question) -> Answer:
         heard = question.hear()
@@ -284,7 +284,7 @@ def ask_endpoint(client: ChatClient, attempts: int, questions: Sequence[Question
 def ask_thinker(
     thinker: Thinker, attempts: int, sampling: Mapping[str, Any], questions: Sequence[Question]
 ) -> Iterator[Answer]:
-    """Ask a thinker in this process; it hears the same samples that an endpoint receives."""
+    """Ask a local thinker; it hears the same samples as an endpoint."""
     for chunk in _split(questions, thinker.batch_size):
         heard = dict(enumerate(question.hear() for question in chunk))
         answers = {index: each for index, each in heard.items() if isinstance(each, Answer)}
@@ -300,7 +300,7 @@ def ask_thinker(
                 try:
                     verdict = read_text(text, chunk[index].criterion, is_cut=generation.is_cut)
                 except ValueError as error:
-                    # A control token within a text would be encoded as one.
+                    # A control token in text would be encoded as one.
                     said, problem = (_CONTROL_TOKEN.sub("", words) for words in (text, str(error)))
                     pending[index] = ask_again(begun[index], said, problem)
                     answers[index] = make_failed_answer(str(error), text, spent[index], audio_s)
@@ -311,7 +311,7 @@ def ask_thinker(
 
 
 def _split(questions: Sequence[Question], batch_size: int) -> Iterator[Sequence[Question]]:
-    """Yield batches that hold both questions about a pair: a killed run loses no half of a pair."""
+    """Yield batches that keep both questions about a pair together, so that a killed run splits no pair."""
     from tqdm import tqdm
 
     size = max(2, batch_size // 2 * 2)
@@ -322,7 +322,7 @@ def _split(questions: Sequence[Question], batch_size: int) -> Iterator[Sequence[
 
 
 def _convert(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a message from the form of an endpoint to that of the thinker's processor."""
+    """Convert a message from an endpoint's format to the processor's."""
     if isinstance(message["content"], str):
         return dict(message)
     parts = [
@@ -335,7 +335,7 @@ def _convert(message: Mapping[str, Any]) -> dict[str, Any]:
 def ask_wavreward(
     judge: WavRewardJudge, options: Mapping[str, Any], questions: Sequence[Question]
 ) -> Iterator[Answer]:
-    """Have WavReward score each side by itself."""
+    """Score each side separately with WavReward."""
     for chunk in _split(questions, judge.thinker.batch_size):
         heard = [question.hear() for question in chunk]
         recordings = [each[0] for each in heard if not isinstance(each, Answer)]
@@ -353,7 +353,7 @@ def _make_answer(judgement: Judgement, audio_s: float) -> Answer:
 
 
 class RecordedAnswer(pydantic.BaseModel):
-    """A line of `answers.jsonl`; users may write such a file, too."""
+    """A line of `answers.jsonl`, which users may also write themselves."""
 
     pair_id: pydantic.StrictStr
     order: Literal["chosen_first", "rejected_first"]
@@ -378,7 +378,7 @@ Recorded = dict[tuple[str, str], RecordedAnswer]
 
 
 def read_recorded(path: str | Path) -> Recorded:
-    """Read JSON lines with `pair_id`, `order` and `answer`; the last one of a question counts."""
+    """Read JSON lines with `pair_id`, `order` and `answer`; the last line of a question counts."""
     answers: Recorded = {}
     for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
         try:
@@ -390,15 +390,15 @@ def read_recorded(path: str | Path) -> Recorded:
 
 
 def replay(path: str, recorded: Recorded, questions: Sequence[Question]) -> Iterator[Answer]:
-    """Answer with the recorded answers of a file."""
+    """Answer from a file of recorded answers."""
     if missing := [each for each in questions if (each.pair_id, each.order) not in recorded]:
-        lacking = f"lacks {len(missing)} of {len(questions)} answers, the first is of pair {missing[0].pair_id!r}"
+        lacking = f"lacks {len(missing)} of {len(questions)} answers, first: pair {missing[0].pair_id!r}"
         raise ValueError(f"{path}: {lacking}, {missing[0].order}; record them, or set orders=one or limit.")
     return (recorded[each.pair_id, each.order].parse(each.criterion) for each in questions)
 
 
 def find_criterion(label: Mapping[str, Any]) -> str:
-    """Return the criterion to judge by; the paper has no judge's prompt for `joint`, so there the subset decides."""
+    """Return the criterion to judge by; the paper has no judge prompt for `joint`, so the subset decides."""
     if label["criterion"] in PROMPTS:
         return str(label["criterion"])
     return "colloquialness" if label["subset"] == "colloquialness" else "modality"
@@ -420,7 +420,7 @@ def summarise_judge(
         what = f"judge {name}: none of {len(labels)} pairs got a usable answer"
         write_file(folder / "results.md", f"# No accuracy\n\n{what}.\n\n{render_reasons(problems)}\n")
         found = f"{what}; the first reasons: {' '.join(list_reasons(problems))} {folder / ANSWERS_FILE} has all"
-        raise UserError(f"{found}; correct the judge and set the key retry_failed, or name another folder.")
+        raise UserError(f"{found}; fix the judge and set the key retry_failed, or choose another folder.")
     groups = []
     for title, rows in _group_by_column(labels).items():
         rules = [scores[label["pair_id"]]["decided_by"] for label in rows]
@@ -452,10 +452,10 @@ def _count_answers(lines: Sequence[Mapping[str, Any]], is_pairwise: bool) -> dic
 
 
 def _sum_usage(lines: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """Return the tokens of all answers, failed attempts included, and the counters of all sessions of a run."""
+    """Return the tokens of all answers, including failed attempts, and the counters of all sessions of a run."""
     spent: dict[Any, TokenUsage] = {}
     for number, line in enumerate(lines):
-        # An answer that was reused counts once; only usable answers are cached.
+        # A reused answer counts once; only usable answers are cached.
         is_usable = line["status"] == "usable"
         key = (line["pair_id"], line.get("order", line.get("side")), line["answer"]) if is_usable else number
         spent[key] = TokenUsage(line["num_replies"] or 1, line["prompt_tokens"], line["completion_tokens"])
@@ -469,7 +469,7 @@ def _sum_usage(lines: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, An
 
 
 def _group_by_column(labels: Labels) -> dict[str, Labels]:
-    """Return all pairs, and those of each criterion and each subset (Table 2) where there are several."""
+    """Group pairs: all, and by criterion and subset (Table 2) if there are several."""
     groups: dict[str, Labels] = {"all pairs": labels}
     for find in (find_criterion, lambda label: label["subset"] or NO_SUBSET):
         names = dict.fromkeys(map(find, labels))
@@ -479,8 +479,8 @@ def _group_by_column(labels: Labels) -> dict[str, Labels]:
 
 
 def _summarise_orders(labels: Labels, lines: Lines, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure how the order of the sides decides."""
-    # Of each label the side that the answers in either order prefer; None without a verdict.
+    """Measure the influence of the order of the sides."""
+    # The preferred side of each label in both orders; None without a verdict.
     found = []
     for label in labels:
         keys = {order: (label["pair_id"], order) for order in ORDERS}
@@ -490,7 +490,7 @@ def _summarise_orders(labels: Labels, lines: Lines, options: Mapping[str, Any]) 
     both = [(label, len(sides) == 1) for label, sides in whole if None not in sides]
     first = [(label, side == ORDERS[order][0]) for order, each in preferred.items() for label, side in each if side]
     bias = _share(first, options)
-    # The share of answers that prefer the version heard first, minus one half.
+    # Share of answers that prefer the first version, minus one half.
     bias["bias"] = None if bias["share"] is None else bias["share"] - 0.5
     bias["interval"] = bias["interval"] and [bound - 0.5 for bound in bias["interval"]]
     return {

@@ -123,7 +123,7 @@ def test_an_attack_is_built_within_what_the_model_hears(monkeypatch):
     (condition,) = make_attack_conditions(["swap"], lambda: ["other"], lambda: 6.0)
     assert condition.key == "attack/swap"
     pairs = [make_pair(name, 0.5, 0.25) for name in "abc"]
-    assert condition.build(pairs[0]) == "changes nothing that the model is given"
+    assert condition.build(pairs[0]) == "changes nothing that the model hears or reads"
     assert condition.build(pairs[1]) == "needs a twin"
     assert condition.build(pairs[2]) == {"attacked": to_messages([pairs[2].rejected[0], pairs[2].chosen[1]])}
     assert seen == [(6.0, 1)] * 3

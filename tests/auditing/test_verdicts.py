@@ -105,7 +105,7 @@ def test_a_pair_that_cannot_be_scored_as_it_is_is_left_out_of_everything():
     pairs = make_pairs(chosen=[None, *CHOSEN[1:]], x=lines(chosen=CHOSEN, rejected=REJECTED))
     assert [label["pair_id"] for label in pairs.labels] == ["p1", "p2", "p3"]
     assert describe(pairs)["num_pairs"] == 3
-    with pytest.raises(ValueError, match="no pair could be scored"):
+    with pytest.raises(ValueError, match="no unchanged pair could be scored"):
         Pairs(LABELS, {NATURAL: {}})
 
 

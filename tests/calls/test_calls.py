@@ -131,7 +131,7 @@ def test_a_call_scores_like_its_clips_in_every_form(write, call, human, tmp_path
     assert found[0].timing["response_gap_median_s"] == pytest.approx(GAP_S, abs=0.02)
     assert [len(window) for window in found[0].windows] == [2]
     assert "left = user, right = assistant (assumed" in found[0].notices[0]
-    assert found[1].notices[0].endswith("of one clock; ignored: merged.wav")
+    assert found[1].notices[0].endswith("on one clock; ignored: merged.wav")
     assert any("short: 2 turns instead of 6" in notice for notice in found[0].notices)
 
 
@@ -230,7 +230,7 @@ def test_columns_of_turnbench(call, tmp_path, capsys):
     sides = {f"speaker_{side + 1}_audio": [encode(call[0][:, side])] * 2 for side in (0, 1)}
     pq.write_table(pa.table({"conversation_id": ["x", "y"], **sides}), path := tmp_path / "turnbench.parquet")
     assert list(read_dialogue_folder(path, settings=CallSettings(user="speaker_1")).dialogues) == ["x#1", "y#1"]
-    check_refused(capsys, "holds calls of speaker_1 and speaker_2; say with --user", main, ["score", str(path)])
+    check_refused(capsys, "speaker_1 and speaker_2; name the user with --user", main, ["score", str(path)])
 
 
 def of_left(change):
@@ -241,12 +241,12 @@ HISS = np.random.default_rng(0).standard_normal(200_000).astype(np.float32) * 1e
 REFUSED = {
     "has one channel; give two files": lambda samples: samples[:, 0],
     "has 6 channels": lambda samples: np.tile(samples, 3),
-    "there is no speech in the user's channel; choose with --user_channel": of_left(np.zeros_like),
-    "there is no speech in the user's": of_left(lambda user: HISS[: user.size]),
-    "both channels hold the same sound: this is a mono": lambda samples: np.tile(samples.sum(1, keepdims=True), 2),
-    "both channels hold the same sound": lambda samples: np.outer(samples.sum(1), [0.7, -1]),
+    "no speech in the user's channel; set --user_channel": of_left(np.zeros_like),
+    "no speech in the user's channel": of_left(lambda user: HISS[: user.size]),
+    "both channels have the same audio: this is a mono": lambda samples: np.tile(samples.sum(1, keepdims=True), 2),
+    "both channels have the same audio": lambda samples: np.outer(samples.sum(1), [0.7, -1]),
     "the user's channel contains the other channel at -3 dB": lambda samples: leak(samples.T, -3).T,
-    "is empty, or holds NaN": of_left(lambda user: user * np.nan),
+    "is empty, or has NaN": of_left(lambda user: user * np.nan),
 }
 
 
@@ -262,7 +262,7 @@ def test_calls_of_one_name_are_not_mixed_up(write, tmp_path):
     write()
     found = read_dialogue_folder(tmp_path)
     assert list(found.dialogues) == ["call#1"]
-    assert "name them apart" in found.skipped[str(tmp_path / "call.wav")]
+    assert "rename one" in found.skipped[str(tmp_path / "call.wav")]
 
 
 def test_what_a_reader_has_to_know_is_noted(write, call):
@@ -307,18 +307,18 @@ def test_two_files_that_do_not_belong_together(write, call, tmp_path, capsys):
 
 
 BAD_SEGMENTS = {
-    "line 1: lasts from 2 to 1 s": ("call.rttm", "SPEAKER c 1 2 -1 <NA> <NA> user <NA> <NA>"),
+    "line 1: begins at 2 s and ends at 1 s": ("call.rttm", "SPEAKER c 1 2 -1 <NA> <NA> user <NA> <NA>"),
     "line 1: has 5 fields": ("call.rttm", "SPEAKER c 1 2 1"),
-    "line 1: lasts from nan": ("call.rttm", "SPEAKER c 1 nan 1 <NA> <NA> user <NA> <NA>"),
+    "line 1: begins at nan": ("call.rttm", "SPEAKER c 1 nan 1 <NA> <NA> user <NA> <NA>"),
     "segment 1: ends at 900.00 s, the recording at": ("call.json", '[{"start": 1, "end": 900, "speaker": "user"}]'),
     "segment 1: start and end are": ("call.json", '[{"start": "x", "end": 2}]'),
     "a segment has no speaker": ("call.json", '[{"start": 1, "end": 2}]'),
-    "names 3 speakers: x, y, z; say which with --user and --assistant": (
+    "has 3 speakers: x, y, z; choose with --user and --assistant": (
         "call.json",
         json.dumps([{"start": at, "end": at + 1, "speaker": name} for at, name in enumerate("xyz")]),
     ),
-    "is not JSON": ("call.json", "{"),
-    "holds no segments": ("call.vtt", "WEBVTT"),
+    "not JSON": ("call.json", "{"),
+    "has no segments": ("call.vtt", "WEBVTT"),
     "line 1: has no times": ("call.srt", "00:00 --> 1"),
     "has no turn of the assistant after one of the user": (
         "call.json",

@@ -94,7 +94,7 @@ def test_the_shards_of_a_large_model_are_those_its_index_names(make_tiny_model, 
     assert len(shards) > 1
     assert set(files_of(plan_model(index.parent))) == WHOLE - {"model.safetensors"} | shards | {index.name}
     change_json(index, weight_map={"score.weight": "../secret.safetensors"})
-    with pytest.raises(ValueError, match=r"names '../secret.safetensors', which is not a file of this folder"):
+    with pytest.raises(ValueError, match=r"names '../secret.safetensors', which is not in this folder"):
         plan_model(index.parent)
 
 

@@ -92,7 +92,7 @@ def test_a_calibration_is_kept_while_rewards_stay_the_same(caplog, tmp_path):
     assert given is not None
     assert read_config(NANO, max_turn_s=6.0).calibration == given
     assert read_config(NANO, pooling_mode="last_token").calibration is None
-    assert "with another pooling_mode rewards are others: the calibration is omitted." in caplog.text
+    assert "a new pooling_mode changes the rewards: the calibration is removed." in caplog.text
     export_checkpoint(NANO, tmp_path / "released", layout="official")
     assert read_config(tmp_path / "released").calibration == given
     assert read_config(tmp_path / "released", max_turn_s=3.0).calibration is None
@@ -169,7 +169,7 @@ def test_the_layout_of_vllm_has_a_classifier_with_one_label_no_activation_and_ou
 def test_a_model_that_stacks_vectors_is_converted_and_not_exported(make_tiny_model, tmp_path):
     make_tiny_model(stack_factor=4).save_pretrained(tmp_path / "model")
     tiny_model.make_processor(stack_factor=4).save_pretrained(tmp_path / "model")
-    with pytest.raises(ValueError, match="joins 4 vectors of the audio tower to one token"):
+    with pytest.raises(ValueError, match="joins 4 vectors of the audio tower into one token"):
         export_checkpoint(tmp_path / "model", tmp_path / "exported", layout="vllm")
     convert_checkpoint(tmp_path / "model", tmp_path / "converted")
     assert SDiaRewardProcessor.from_pretrained(tmp_path / "converted").stack_factor == 4
@@ -203,10 +203,10 @@ def test_the_commands_convert_and_export(official, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["SOURCE", "SOURCE"], "is not empty"),
+        (["SOURCE", "SOURCE"], "not empty"),
         (["./absent", "OUT"], "./absent: no such file or folder"),
-        (["ATTENTION", "OUT", "--to", "vllm"], "pools by attention, which vLLM cannot"),
-        (["SOURCE", "SOURCE", "--to", "vllm"], "is not empty"),
+        (["ATTENTION", "OUT", "--to", "vllm"], "pooling is attention; vLLM supports only"),
+        (["SOURCE", "SOURCE", "--to", "vllm"], "not empty"),
         (["SOURCE", "OUT", "--to", "vllm", "--max_turn_s", "9"], "max_turn_s has no effect with --to vllm"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_command_that_cannot_work_reports_the_reason_in_one_line(
 def test_a_backbone_without_a_head_gets_a_new_one_at_zero(fixtures_dir, tmp_path, caplog):
     source = fixtures_dir / "base_tiny"
     found = convert_checkpoint(source, tmp_path / "out", pooling_mode="attention", max_turn_s=12.0)
-    assert "holds no reward head" in caplog.text
+    assert "has no score head" in caplog.text
     expected = SDiaRewardModel.from_backbone(source, pooling_mode="attention")
     model, processor = SDiaRewardModel.from_pretrained(found), SDiaRewardProcessor.from_pretrained(found)
     assert model.config.max_turn_s == processor.max_turn_s == 12.0

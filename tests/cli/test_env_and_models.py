@@ -99,7 +99,6 @@ def test_a_name_of_the_package_stands_for_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert models.find_checkpoint("nano") == str(NANO)
     assert ModelSpec("nano").checkpoint == str(NANO)
-    assert models.find_checkpoint("owner/model") == "owner/model"
     # A folder of that name counts first.
     (tmp_path / "nano").mkdir()
     assert models.find_checkpoint("nano") == "nano"

@@ -14,6 +14,7 @@ from support.systems_world import write_tone
 from sdiareward.chat_sdiareward import make_dialogue, turns_to_messages
 from sdiareward.cli import APP, main
 from sdiareward.common import commands
+from sdiareward.common.commands import YAML_ONLY
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.rows import DIALOGUE_COLUMNS, find_dialogue_columns, open_rows, read_block
@@ -64,6 +65,9 @@ def test_flags_are_few_and_have_help_and_every_repository_has_a_revision(words):
     found = command.assemble_argument_collection(default_parameter=APP.default_parameter, parse_docstring=True)
     arguments = [each for each in found if each.show]
     assert [each.name for each in arguments if not each.parameter.help] == []
+    keys = sorted(each.name[2:] for each in found if YAML_ONLY.group[0] in (each.parameter.group or ()))
+    told = re.search(r"without a flag: ([\w, \n]+)\.", command.help or command.default_command.__doc__)
+    assert (re.findall(r"\w+", told[1]) if told else []) == keys
     assert len([each for each in arguments if each.name.startswith("--")]) <= MOST_FLAGS
     flags = {f"--{each.name.removeprefix('--').lower()}" for each in arguments}
     if not words.startswith("push"):  # A folder is published, and its training data are only named.

@@ -53,7 +53,7 @@ USES = {
     "score a.json --dataset b": "give either a dialogue's file or --dataset",
     "score --dataset b {o} --json": "--json is for files of dialogues",
     "score a.json --max_samples 3 --strict": "--max_samples, --strict needs --dataset",
-    "score --dataset b {o} --num-actors 2": "num_actors is a key of the YAML file of --config",
+    "score --dataset b {o} --num-actors 2": "--num_actors needs --engine ray",
     "score wavs {o}": "wavs: is one dialogue, or has none; --output_dir is for",
     "score --dataset flat.jsonl {o} --split test": "is one file, which has no splits",
     "score --dataset b {o} --prompt-file none.txt": "none.txt: no such prompt file",
@@ -122,10 +122,10 @@ USES = {
     # eval and train with judges and recipes
     "eval --judge nobody --dataset pairs {o}": "has no judge 'nobody'",
     "eval --judge list --judges_file none.yaml": "none.yaml",
-    "eval --recipe wavrewrad": "the recipes are wavreward, wavreward_reasoning",
+    "eval --recipe wavrewrad": "give --recipe=wavreward or --recipe=wavreward_reasoning",
     "eval --recipe wavreward --dataset none {o}": "give a model or a judge",
     "eval --recipe=wavreward_reasoning --predictions none --dataset none --judge gpt-4o-audio": "none",
-    "train --config recipe.yaml": "the recipes are wavreward_sft, wavreward_grpo",
+    "train --config recipe.yaml": "give --recipe=wavreward_sft or --recipe=wavreward_grpo",
     "train --recipe wavreward_grpo --dataset none --num_generation 2": "did you mean --num_generations",
     "train --recipe wavreward_sft --dataset ./none {o} --use_cpu --bf16 False": "none",
     # serve, demo, push, convert, env

@@ -102,8 +102,8 @@ def test_flags_and_a_file_become_arguments_of_their_types(words, status, printed
     [
         ("say --sizes 3", "", "Unknown option: --sizes. Did you mean --size?"),
         ("say --speed 3", "", "speed is a key of the YAML file of --config, not a flag"),
-        ("more --recipe jazz", "", "there is no such recipe; the recipes are rap."),
-        ("more --config x.yaml", "recipe: jazz\n", "there is no such recipe; the recipes are rap."),
+        ("more --recipe jazz", "", "there is no such recipe; give --recipe=rap."),
+        ("more --config x.yaml", "recipe: jazz\n", "there is no such recipe; give --recipe=rap."),
         ("say --size 0", "", "--size is 0; it must be at least 1"),
         ("say --limit 0", "", 'Invalid value "0" for --limit'),
         ("say --engine fax", "", 'Invalid value "fax" for --engine'),
@@ -118,7 +118,7 @@ def test_flags_and_a_file_become_arguments_of_their_types(words, status, printed
         ("say --config x.yaml", "strikt: true\n", "Did you mean --strict?"),
         ("say --config x.yaml", "engine: fax\n", 'Invalid value "fax" for [engine] from x.yaml'),
         ("say --config x.yaml", "limit: few\n", "[limit] from x.yaml"),
-        ("say --config x.yaml", "- d\n", "x.yaml: holds list"),
+        ("say --config x.yaml", "- d\n", "x.yaml: found list"),
         ("say x --engine ray", "", "x is bad; it must be good.\n"),
     ],
 )

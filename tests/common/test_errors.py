@@ -33,7 +33,7 @@ def test_a_full_disk_is_recognised_whichever_library_writes(write, tmp_path):
             write(tmp_path / "large")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "make room on its disk, then run the same command again" in format_user_error(caught.value)
+    assert "free some disk space, then run the same command again" in format_user_error(caught.value)
 
 
 def wrap(error, outer, *, is_cause=True):
@@ -52,19 +52,19 @@ def wrap(error, outer, *, is_cause=True):
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (OSError(errno.EROFS, "", "a/b"), "a/b: Read-only file system; make it writable or name another output"),
-        (PermissionError(errno.EACCES, "", "a"), "a: Permission denied; allow it to be read or written"),
-        (OSError(errno.EIO, "", "a"), "a: Input/output error; look after its disk"),
-        (ConnectionResetError("gone"), "the connection failed (ConnectionResetError: gone); check it, then"),
-        (httpx.ConnectError("nobody"), "the connection failed (ConnectError: nobody); check it"),
+        (OSError(errno.EROFS, "", "a/b"), "a/b: Read-only file system; make it writable or choose another output"),
+        (PermissionError(errno.EACCES, "", "a"), "a: Permission denied; fix its permissions"),
+        (OSError(errno.EIO, "", "a"), "a: Input/output error; check the disk"),
+        (ConnectionResetError("gone"), "the connection failed (ConnectionResetError: gone); check your network, then"),
+        (httpx.ConnectError("nobody"), "the connection failed (ConnectError: nobody); check your network"),
         (UserError("as it says."), "as it says."),
         (ValueError("the disk says: No space left on device"), None),
-        (FileNotFoundError(errno.ENOENT, "", "a"), "a: No such file or directory; put it back, then run the same"),
-        (FileExistsError(errno.EEXIST, "", "a"), "a: File exists; move that file away or name another output"),
+        (FileNotFoundError(errno.ENOENT, "", "a"), "a: No such file or directory; restore it, then run the same"),
+        (FileExistsError(errno.EEXIST, "", "a"), "a: File exists; move that file away or choose another output"),
         (OSError(errno.ENAMETOOLONG, "", "a"), "a: File name too long; give it a shorter name"),
         (DialogueError("has no turns.", 2, "d.json"), "d.json, turn 2: has no turns."),
         (FileNotFoundError("a: no such file."), None),
-        (AudioError("a.wav: no such audio file."), "a.wav: no such audio file; see to that recording, then run"),
+        (AudioError("a.wav: no such audio file."), "a.wav: no such audio file; replace that recording, then run"),
         (wrap(OSError(errno.ENOSPC, "", "c/a.arrow"), RuntimeError("x")), "c/a.arrow: No space left on device"),
         (wrap(httpx.ConnectError("nobody"), OSError("x"), is_cause=False), "the connection failed (ConnectError: nob"),
         (wrap(httpx.ConnectError("nobody"), ValueError("bad row"), is_cause=False), None),

@@ -58,7 +58,7 @@ def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
 def test_a_folder_is_not_written_into_what_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     require_other_folder(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(ValueError, match="a: is the data set itself; write to another folder"):
+    with pytest.raises(ValueError, match="a: this is the data set itself"):
         require_other_folder("a", tmp_path / "b" / ".." / "a")
 
 

@@ -98,7 +98,7 @@ def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask):
         assert ask_number(client, attempts=4) == 42
     second, third, fourth = (request["messages"] for request in server.requests[1:])
     assert [message["role"] for message in second] == ["user", "assistant", "user"]
-    assert second[1]["content"] == "I would say 42." and "holds no valid JSON" in second[2]["content"]
+    assert second[1]["content"] == "I would say 42." and "has no valid JSON" in second[2]["content"]
     assert "number is '42'" in third[2]["content"] and "cut off at the token limit" in fourth[2]["content"]
     assert [client.usage[name] for name in ("calls", "reasks", "prompt_tokens", "completion_tokens")] == [
         4,
@@ -121,10 +121,10 @@ SOON = {"Retry-After": "0.01"}
         ("never", "no usable answer in 2 attempts.*begins 'never'", {"calls": 2}),
         (Reply(refusal="I cannot."), "refused", {"calls": 1, "refusals": 1}),
         (Reply(finish_reason="content_filter"), "refused", {"calls": 1, "refusals": 1}),
-        (Reply(status=500, headers=SOON), "no answer after 2 tries", {"calls": 1, "retries": 1}),
-        (Reply('{"number": 42}', delay_s=1.0, headers=SOON), "no answer after 2 tries", {"retries": 1}),
+        (Reply(status=500, headers=SOON), "did not answer after 2 tries", {"calls": 1, "retries": 1}),
+        (Reply('{"number": 42}', delay_s=1.0, headers=SOON), "did not answer after 2 tries", {"retries": 1}),
         *(
-            (Reply(body=body), "no chat completion", {"calls": 1})
+            (Reply(body=body), "did not return a chat completion", {"calls": 1})
             for body in (
                 *("<html>busy</html>", '{"choices": []}', "[1]"),
                 *map(completion, ("null", '{"content": 7}', '{"content": [7]}')),
@@ -155,11 +155,11 @@ def openai_style(name, message="Unsupported parameter.", **more):
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (Reply(status=401), "does not accept the key in TEST_CHAT_KEY"),
+        (Reply(status=401), "rejects the key in TEST_CHAT_KEY"),
         (Reply(status=403, body=json.dumps(openai_style(None, "no quota"))), "no quota"),
-        (Reply(status=402), "limit is used up after 1 tries"),
-        (Reply(status=404), "does not know 'tiny'"),
-        (Reply(status=429, headers=SOON), "limit is used up after 2 tries"),
+        (Reply(status=402), "quota is used up after 1 tries"),
+        (Reply(status=404), "has no model 'tiny'"),
+        (Reply(status=429, headers=SOON), "quota is used up after 2 tries"),
         (None, "cannot be reached after 2 tries.*check base_url"),
     ],
 )

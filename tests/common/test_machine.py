@@ -40,10 +40,10 @@ def test_a_cluster_that_is_joined_has_its_own_rules(monkeypatch):
 @pytest.mark.parametrize(
     ("num_actors", "each", "named"),
     [
-        (2, {"num_cpus": 2.0}, "2 actors with 2 CPUs each .* Ray has 3 CPUs"),
-        (64, {}, "64 actors with 1 CPUs each .* Ray has 3 CPUs"),
-        (3, {"num_gpus": 0.6}, "3 actors with 0.6 GPUs each .* Ray has 2 GPUs"),
-        (2, {"num_bytes": 2**30}, "2 actors with .* bytes of memory each"),
+        (2, {"num_cpus": 2.0}, "2 actors need 2 CPUs each; Ray has 3 CPUs"),
+        (64, {}, "64 actors need 1 CPUs each; Ray has 3 CPUs"),
+        (3, {"num_gpus": 0.6}, "3 actors need 0.6 GPUs each; Ray has 2 GPUs"),
+        (2, {"num_bytes": 2**30}, "2 actors need .* bytes of memory each"),
     ],
 )
 def test_more_actors_than_there_is_room_for_are_refused(num_actors, each, named, monkeypatch):

@@ -41,7 +41,7 @@ def test_a_mapping_becomes_a_dataclass_with_those_in_its_fields():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1]", r"^f\.yaml: holds list"),
+        ("[1]", r"^f\.yaml: found list"),
         ("langage: x", r"^f\.yaml: unknown keys \['langage'\].*did you mean 'language'\?"),
         ("stages: [{name: x, sise: 2}]", r"^f\.yaml\.stages\.0: unknown keys \['sise'\].*did you mean 'size'\?"),
         ("stages: [{size: 2}]", r"^f\.yaml: stages\.0\.name Field required"),

@@ -88,7 +88,7 @@ def report(tmp_path_factory):
     (folder / "build.yaml").write_text(yaml.safe_dump(settings))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builder, "WordErrors", lambda asr: SimpleNamespace(rate=lambda text, *_: float("grbl" in text)))
-        status = run_command(["build", "--config", str(folder / "build.yaml"), "--strict"])
+        status = run_command(["--config", str(folder / "build.yaml"), "--strict"])
     found = json.loads((folder / "sdiareward" / "report.json").read_text())
     return found | {"exit_status": status, "folder": str(folder / "sdiareward")}
 

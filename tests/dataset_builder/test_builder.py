@@ -32,7 +32,7 @@ def run(folder, *flags, **changes):
     """Build a data set in a folder with changed settings; return the exit status."""
     settings = {"output_dir": str(folder / "sdiareward"), "num_workers": 1, **SETTINGS, **changes}
     (folder / "build.yaml").write_text(yaml.safe_dump(settings))
-    return main(["build", "--config", str(folder / "build.yaml"), *flags])
+    return main(["--config", str(folder / "build.yaml"), *flags])
 
 
 def count_pairs(folder):
@@ -138,9 +138,9 @@ def test_a_dry_run_counts_the_pairs_warns_of_empty_splits_and_writes_nothing(tmp
     # Four recordings and two scripts; one recording is in test and gets the held-out synthesizer too.
     assert "7 pairs" in out
     assert "by criterion: colloquialness 2, modality 5" in out
-    assert "get no pairs" not in caplog.text
+    assert "have no pairs" not in caplog.text
     assert run(tmp_path, "--dry-run", validation=0.1, test=0.2) == 0
-    assert "['validation', 'test'] get no pairs" in caplog.text
+    assert "['validation', 'test'] have no pairs" in caplog.text
     assert not (tmp_path / "sdiareward").exists()
 
 
@@ -158,7 +158,7 @@ BAD_CONFIGS = [
     ({"pipeline": {"vad": {"threshold": "high"}}}, "vad.threshold is 'high'"),
     ({"pipeline": {"decode": {"concurrency": 0}}}, "decode.concurrency"),
     ({"pipeline": {"enhancement": {"name": "none"}}, "sources": [{**ONE, "enhance": True}]}, "enhancement is 'none'"),
-    ({"sources": [{"name": "colloquial_scripts", "enhance": True}]}, "has `enhance`, which is for dialogues"),
+    ({"sources": [{"name": "colloquial_scripts", "enhance": True}]}, "has `enhance`, which needs dialogues"),
     ({"sources": [{"name": "sample", "limit": 1, "native_coding": ["wax"]}]}, "wax"),
     ({"sources": [{"name": "colloquial_scripts", "native_coding": ["mulaw"]}]}, "scripts have no recordings"),
 ]

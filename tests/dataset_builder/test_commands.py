@@ -137,7 +137,7 @@ def test_fetch_takes_recordings_that_the_youtube_source_then_reads(tmp_path, wri
     assert not (tmp_path / "audio").exists()
     assert main(["fetch", "--config", path, "--strict"]) == 0
     out = capsys.readouterr().out
-    assert "would fetch bestaudio/best" in out and "1 fetched, 0 there before" in out
+    assert "would fetch bestaudio/best" in out and "1 fetched, 0 already present" in out
     assert [item.source for item in read_source("youtube", tmp_path / "audio")] == ["youtube"]
 
 
@@ -159,7 +159,7 @@ def test_dry_runs_of_bench_and_release_count_and_stats_may_be_of_one_split(built
     [
         ("fetch", "{}", "exactly one of youtube, scripts and chatreward"),
         ("fetch", "{scripts: {output: x}}", "scripts needs output"),
-        ("filter", "{folder: a, output_dir: ./a}", "write to another folder"),
+        ("filter", "{folder: a, output_dir: ./a}", "is the data set itself"),
         ("filter", "{folder: a, output_dir: b, annotate: true}", "needs a judge"),
         ("filter", "{folder: nowhere, output_dir: b}", "nowhere"),
         ("filter", None, "settings.yaml"),

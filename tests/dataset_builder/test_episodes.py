@@ -22,9 +22,9 @@ def make_episode(*spans, audio="call.wav"):
 @pytest.mark.parametrize(
     ("spans", "named"),
     [
-        ([(0.0, 3.2), (0.0, 3.2)], "turns 0 and 1 have 100%"),
-        ([(0.0, 3.2), (0.0, 3.2, "./folder/../call.wav")], "turns 0 and 1 have 100%"),
-        ([(0.0, 4.0), (1.9, 5.0)], "turns 0 and 1 have 68%"),
+        ([(0.0, 3.2), (0.0, 3.2)], "turns 0 and 1 overlap by 100%"),
+        ([(0.0, 3.2), (0.0, 3.2, "./folder/../call.wav")], "turns 0 and 1 overlap by 100%"),
+        ([(0.0, 4.0), (1.9, 5.0)], "turns 0 and 1 overlap by 68%"),
         ([(3.2, 6.4), (0.0, 2.0, "other.wav"), (7.0, 8.0), (0.0, 3.2)], "turn 3 begins 3.20 s before turn 0"),
     ],
 )
@@ -101,7 +101,7 @@ def test_an_episode_keeps_its_recordings_and_names_its_marks():
     assert [(part.text, part.audio) for part in found.turns[1].parts] == [("so", "a.wav"), ("", "b.wav")]
     note = note_marks(found)
     assert (note.item, note.kind) == ("folder e, turn 1", "marks")
-    with pytest.raises(SkipError, match=r"turn 1 has marks only, '\[laughter\]'"):
+    with pytest.raises(SkipError, match=r"turn 1 has only marks, '\[laughter\]'"):
         clean_episode(answer(Part("[laughter]", "a.wav")))
     with pytest.raises(ValueError, match="turn 1 has no text"):
         validate_episode(answer(Part(" ")))

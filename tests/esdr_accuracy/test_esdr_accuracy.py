@@ -100,7 +100,7 @@ def test_counts_ties_and_missing_subsets_are_reported_beside_each_accuracy():
 
 @pytest.mark.parametrize("bad", [[1, math.nan], [1, None], [1, math.inf], np.ma.array([1, 5], mask=[False, True])])
 def test_a_reward_that_is_missing_or_not_finite_is_an_error_unless_the_caller_counts_it_as_wrong(bad):
-    with pytest.raises(ValueError, match="the first is pair 1 .*nan='wrong'"):
+    with pytest.raises(ValueError, match="first: pair 1 .*nan='wrong'"):
         pairwise_accuracy(bad, [0, 0], ["wild", "wild"])
     result = pairwise_accuracy(bad, [0, 0], ["wild", "wild"], nan="wrong")
     assert (result["wild"], result["num_invalid"]["wild"], result["num_ties"]["wild"]) == (0.5, 1, 0)

@@ -110,5 +110,5 @@ def test_pairs_that_cannot_be_read_are_not_fitted_on_or_tie_and_are_reported(noi
     chosen, rejected, about = score("text", texts, texts[:1])
     assert about["num_train"] == {"modality": 2} and chosen[0] > rejected[0]
     assert about["skipped_train"][0].startswith("row 1: its sides cannot be read (")
-    with pytest.raises(ValueError, match="no training pair of modality can be read, row 0: its sides cannot be read"):
+    with pytest.raises(ValueError, match="no training pair of modality can be read: row 0: its sides cannot be read"):
         score("text", [texts[1]], texts[:1])

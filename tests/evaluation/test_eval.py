@@ -278,7 +278,7 @@ def test_own_pairs_without_labels_have_one_column_and_baselines_only_of_other_da
     own, other = write_unlabelled(world / "own"), write_unlabelled(world / "other", 6)
     _, out = run("--dataset", str(own), "--report")
     printed = capsys.readouterr().out
-    assert f"- Without baselines: {own} is one split; the key baseline_data of --config names" in printed
+    assert f"- No baselines: {own} has one split; give pairs to fit them on with the key baseline_data" in printed
     assert re.search(r"\| scorer +\| +all \|", printed)
     assert not any(title in printed for title in ("wild", "scripted", "micro", "colloq"))
     page = (out / "report" / "index.html").read_text()
@@ -337,7 +337,7 @@ def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wr
         yield from ((index, Features(np.zeros(1), reward)) for index, reward in enumerate(rewards))
 
     monkeypatch.setattr(StubScorer, "iter_features", broken)
-    assert check_refused(capsys, "1 pairs have a reward that is missing or not finite", run, "--no_baselines")
+    assert check_refused(capsys, "1 pairs have a missing or non-finite reward", run, "--no_baselines")
     accuracies = read_results(run("--no_baselines", nan="wrong")[1])["accuracies"]["model"]
     assert (accuracies["num_invalid"]["wild"], accuracies["overall_micro"]) == (1, 7 / 8)
 

@@ -152,8 +152,8 @@ def test_pairs_that_exactly_one_has_right_have_both_margins_most_confident_first
     (found,) = find_disagreements(labels[:3], scores([0.1, 0.2, 0.3]), [broken], "wrong", count=2)
     assert found["num_pairs"] == 3
     assert [(row["pair_id"], row["other_margin"]) for row in found["rows"]] == [("pair-2", 0.0), ("pair-1", None)]
-    with pytest.raises(ValueError, match="runs/b: 2 pairs have a reward that is missing"):
+    with pytest.raises(ValueError, match="runs/b: 2 pairs have a missing or non-finite reward"):
         find_disagreements(labels[:3], scores([1, 1, 1]), [broken], "error")
     lacking = Evaluation("runs/b", broken.scores[:1], broken.results, [{"pair_id": "pair-1", "reason": "broken"}])
-    with pytest.raises(ValueError, match=r"lacks 2 of 3 pairs, the first is 'pair-1' \(skipped there: broken"):
+    with pytest.raises(ValueError, match=r"lacks 2 of 3 pairs, first: 'pair-1' \(skipped there: broken"):
         find_disagreements(labels[:3], scores([1, 1, 1]), [lacking], "error")

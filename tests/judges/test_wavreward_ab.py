@@ -127,5 +127,5 @@ def test_a_study_without_samples_is_refused(evaluations, tmp_path, data, capsys)
     with pytest.raises(ValueError, match="1 of 1 samples are not in the data"):
         sample_ab_study(pairs, read_samples(data, "test"), tmp_path / "x", seed=0, size=1, judges=("a", "b"))
     draw((right, threes), tmp_path / "study", "--size", "1")
-    with pytest.raises(FileNotFoundError, match="holds no answers"):
+    with pytest.raises(FileNotFoundError, match="has no answers"):
         score_ab_study(tmp_path / "study")

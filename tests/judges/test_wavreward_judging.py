@@ -227,7 +227,7 @@ def test_several_answers_have_different_seeds_and_vote(tmp_path):
             endpoint(server, tmp_path, seed=None).judge(recordings(1), num_samples=2, temperature=1.0)
     assert (found.score, found.scores) == (3, (3, 5, 3))
     assert [(request["seed"], request["temperature"]) for request in server.requests] == [(10, 1), (11, 1), (12, 1)]
-    with pytest.raises(ValueError, match="has the backend 'thinker'; an endpoint is needed"):
+    with pytest.raises(ValueError, match="has the backend 'thinker'; choose an endpoint"):
         read_endpoint("qwen2.5-omni-7b")
     with ChatServer(Reply(status=400)) as server, pytest.raises(EndpointError, match="none of 2 .* as scripted"):
         endpoint(server, tmp_path / "other").judge(recordings(2))

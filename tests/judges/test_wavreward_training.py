@@ -141,7 +141,7 @@ def test_advantages_are_those_of_equation_4_times_the_root_of_n_minus_1_over_n(m
 def test_placeholders_are_never_sampled_and_generation_without_recordings_is_refused(make_trainer):
     suppressed = make_trainer().generation_config.suppress_tokens
     assert suppressed == [643, 652, 653]
-    with pytest.raises(ValueError, match="use_vllm and use_transformers_continuous_batching take no recordings"):
+    with pytest.raises(ValueError, match="continuous_batching do not support recordings"):
         make_trainer(use_vllm=True)
 
 
@@ -325,8 +325,8 @@ def test_without_multi_sample_each_scenario_gives_one_answer_by_seed_and_epoch()
 
 def test_invalid_batch_sizes_are_refused():
     for scenarios, size, message in (
-        (SCENARIOS, 4, "4 prompts, which is no multiple of a scenario's 3 answers"),
-        (SCENARIOS, 18, "there are 5 scenarios, and a generation batch takes 6"),
+        (SCENARIOS, 4, "4 prompts, not a multiple of a scenario's 3 answers"),
+        (SCENARIOS, 18, "there are 5 scenarios, but a generation batch takes 6"),
         ([[0, 1], [2, 3, 4]], 3, r"scenarios have \[2, 3\] answers; all must have the same number"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -63,7 +63,7 @@ def by_version(answer):
 SAID = json.dumps(verdict("A"))
 AROUND, TYPE, WORDS = (
     "text around the JSON",
-    "a score that was no whole number by its type",
+    "a score that was not of integer type",
     "a preference in other words",
 )
 
@@ -113,7 +113,7 @@ def test_missing_or_wrong_scores_and_preferences_are_refused(answer, named):
 
 def test_cut_answers_are_refused_and_refusals_recognised_by_their_beginning():
     for text, is_cut in ((SAID[:-20], False), (f"Sure: {SAID} and", True)):
-        with pytest.raises(ValueError, match="not complete|cut off"):
+        with pytest.raises(ValueError, match="incomplete|cut off"):
             read_answer(text, "modality", is_cut=is_cut)
     refusals = ["I’m sorry, but I can’t help with that.", "Unfortunately, I am unable to process recordings."]
     refusals += ["As an AI language model, I have no ears.", "I can't compare these."]
@@ -518,7 +518,7 @@ def test_a_thinker_is_asked_again_with_the_problem_and_a_pair_fails_after_all_at
     scores, skipped, describe = decide_with(judge_by(thinker, 3, len(text)), some=spoiled)
     assert thinker.batches == [4, 4, 4]
     assert remarks[4][0] == {"role": "assistant", "content": "Both are fine."}
-    assert "holds no valid JSON" in remarks[4][1]["content"] and "cut off" in remarks[8][1]["content"]
+    assert "has no valid JSON" in remarks[4][1]["content"] and "cut off" in remarks[8][1]["content"]
     assert [score["decided_by"] for score in scores.values()] == ["failed", "tie"]
     assert [line["pair_id"] for line in skipped] == ["pair-2"]
     assert (describe()["num_answers"], describe()["num_replies"], describe()["answers"]["unusable"]) == (4, 12, 2)

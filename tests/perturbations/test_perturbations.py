@@ -76,11 +76,11 @@ def test_severities_go_from_weak_to_strong(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("echo", np.zeros(9), RATE), "the perturbation is 'echo'; it must be one of clipping, dc_offset"),
+        (("echo", np.zeros(9), RATE), "unknown perturbation 'echo'"),
         (("gain", np.zeros((2, 9)), RATE), r"shape \(2, 9\)"),
-        (("gain", np.zeros(0), RATE), "with samples"),
-        (("leading_silence", np.zeros(9), RATE, -1), "-1 s; it must lie between 0 and 60"),
-        (("telephone_band", np.zeros(9), RATE, 200), "200 Hz; it must lie between 400 and"),
+        (("gain", np.zeros(0), RATE), "must be mono and not empty"),
+        (("leading_silence", np.zeros(9), RATE, -1), "-1 s; it must be between 0 and 60"),
+        (("telephone_band", np.zeros(9), RATE, 200), "200 Hz; it must be between 400 and"),
         (("gain", np.zeros(9), RATE, float("nan")), "gain is nan dB"),
     ],
 )

@@ -191,15 +191,15 @@ def test_an_evaluation_calibrates_its_model(tiny_checkpoint, tone_pairs, tmp_pat
 
 
 SPOILS = {
-    "holds no pair": lambda folder, output: (folder / "scores.jsonl").write_text(""),
-    "pair pair-007 has a reward that is missing or not finite": lambda folder, output: (
-        folder / "scores.jsonl"
-    ).write_text(json.dumps(make_score(7, math.nan)) + "\n"),
+    "has no pairs": lambda folder, output: (folder / "scores.jsonl").write_text(""),
+    "pair pair-007 has a missing or non-finite reward": lambda folder, output: (folder / "scores.jsonl").write_text(
+        json.dumps(make_score(7, math.nan)) + "\n"
+    ),
     "nothing is overwritten": lambda folder, output: output.mkdir() or (output / "x").touch(),
-    "was run with other prompts for joint": lambda folder, output: (folder / "results.json").write_text(
+    "used other prompts for joint": lambda folder, output: (folder / "results.json").write_text(
         '{"run": {"prompts": {"joint": "Other."}}}'
     ),
-    "make it one with sdiareward build convert": None,
+    "convert it with sdiareward build convert": None,
 }
 
 

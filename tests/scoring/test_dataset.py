@@ -11,6 +11,7 @@ import pytest
 import soundfile
 import torch
 from support import forked
+from support.keys import write_keys
 from support.systems_world import write_system
 
 from sdiareward.cli import main
@@ -227,7 +228,7 @@ def test_a_limit_draws_the_rows_that_an_evaluation_draws_and_scores_none_again(
         turn["audio"] = f"{number}.wav"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for seed in range(2):
-        code, out, _ = score(path, "--max_samples", 3, "--seed", seed)
+        code, out, _ = score(path, "--max_samples", 3, *write_keys(tmp_path, seed=seed))
         assert code == 0 and "3 of 3 rows" in out
         drawn = [row["row"] for row in scores(tmp_path)]
         assert drawn == sorted(sample_rows(describe_pairs(load_pairs(path, "train")), 3, seed))

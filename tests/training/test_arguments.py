@@ -152,7 +152,7 @@ def test_an_option_of_another_kind_of_training_is_refused(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"augmentations": ["echo"]}, "the perturbation is 'echo'; it must be one of"),
+        ({"augmentations": ["echo"]}, "unknown perturbation 'echo'"),
         ({"augmentations": ["gain"], "augmented_copies": 0}, "augmented_copies is 0; give at least 1"),
         ({"augment_sides": "left"}, "augment_sides is 'left'; it must be one of both, each"),
         ({"hard_negatives": ["bribe"]}, "the hard negative is 'bribe'; it must be one of breaths, clicks"),

@@ -1,10 +1,10 @@
-// One pair at a time. An answer counts as given when the server has it on the disk; only then does the page move on.
+// One pair at a time. The page moves to the next pair when the server has saved the answer.
 "use strict";
 
 const PARTS = ["context", "a", "b"];
 const NAMES = { a: "A", b: "B", tie: "Cannot tell" };
 const SPEAKERS = { user: "Speaker 1", assistant: "Speaker 2" };
-// What is compared: two dialogues, or two scores of the one that both parts share. What has to be heard differs.
+// Raters compare two dialogues, or two scores of one dialogue; `hear` lists the parts that must be played.
 const FORMS = {
   dialogues: { title: "Compare two conversations", shared: "beginning", heading: "Shared beginning", hear: ["a", "b"] },
   scores: { title: "Compare two scores", shared: "conversation", heading: "The conversation", hear: ["context"] },
@@ -17,16 +17,16 @@ const element = (tag, properties) => Object.assign(document.createElement(tag), 
 const players = (parts = PARTS) => parts.flatMap((part) => all(`#${part} audio`));
 const isPlaying = (parts) => players(parts).some((audio) => !audio.paused);
 const pauseAll = () => players().forEach((audio) => audio.pause());
-// Refused when the page was left in the meantime: nothing to mend.
+// Rejected if the page was left in the meantime, which is harmless.
 const play = (audio) => audio?.play().catch(() => {});
 const item = () => study.items[position];
-const sayAll = (end) => `All ${study.items.length} pairs are answered, ${end}`;
+const sayAll = (end) => `All ${study.items.length} pairs are answered. ${end}`;
 
 let study = null;
 let form = FORMS.dialogues;
 let position = 0;
 let saving = false;
-// Recordings that were started, the one that Space resumes, and the parts that are played to their end.
+// Started recordings, the one that Space resumes, and the parts played to the end.
 const started = new Set();
 let current = null;
 let scope = PARTS;
@@ -63,7 +63,7 @@ function makeTurn(turn, index, partName) {
     current = queue.includes(audio) ? queue[queue.indexOf(audio) + 1] : null;
     play(current);
   });
-  audio.addEventListener("error", () => say("A recording of this pair cannot be played; tell whoever runs the study.", true));
+  audio.addEventListener("error", () => say("A recording of this pair cannot be played; please tell the person who runs the study.", true));
   for (const event of ["play", "pause"]) audio.addEventListener(event, showPlaying);
   entry.append(audio);
   return entry;
@@ -89,7 +89,7 @@ function show(newPosition) {
   position = Math.min(Math.max(newPosition, 0), study.items.length - 1);
   current = null;
   for (const part of PARTS) {
-    // Turns count on from the shared beginning, for A and for B alike.
+    // Turn numbers of A and B continue from the shared beginning.
     const before = part === "context" ? 0 : item().context.length;
     const name = NAMES[part] ?? form.shared.replace(/^./, (letter) => letter.toUpperCase());
     const turns = item()[part].map((turn, offset) => makeTurn(turn, before + offset, name));
@@ -131,7 +131,7 @@ async function choose(choice) {
     const saved = `Saved for pair ${position + 1}: ${NAMES[choice]}.`;
     const next = findUnanswered(position + 1);
     show(next ?? position);
-    say(next === undefined ? `${saved} ${sayAll("thank you. You can go back and change answers, or close this page.")}` : saved);
+    say(next === undefined ? `${saved} ${sayAll("Thank you. You can go back and change answers, or close this page.")}` : saved);
   } catch (error) {
     say(`Not saved: ${error.message} Choose again.`, true);
   } finally {
@@ -189,7 +189,7 @@ function openStudy() {
   for (const part of [document.querySelector("[data-choice=tie]"), byId("tie-key")]) part.hidden = !study.allow_tie;
   const next = findUnanswered();
   show(next ?? study.items.length - 1);
-  if (next === undefined) say(sayAll("you can go back and change answers."));
+  if (next === undefined) say(sayAll("You can go back and change answers."));
 }
 
 async function start() {

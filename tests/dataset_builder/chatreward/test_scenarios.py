@@ -37,7 +37,7 @@ def test_the_bundled_scenarios_have_the_shares_of_the_paper_and_test_gets_its_sh
         ("content-text-01", "answers/1/text", "so " * 36, "answer 1 has 36 words"),
         ("content-text-01", "answers/1/text", ROWS["content-text-01"]["answers"]["5"]["text"], "off topic"),
         ("content-text-01", "answers", {"5": {"text": "Yes."}}, "they must be "),
-        ("generation-emotion-01", "answers/3/category", "surprised", "clearly another than 'happy'"),
+        ("generation-emotion-01", "answers/3/category", "surprised", "differ clearly from 'happy'"),
         ("generation-emotion-01", "answers/5/category", "sad", "answer 5 has the category 'sad'"),
         ("generation-emotion-01", "answers/5/tone", "sad", "answers.5.tone"),
         ("generation-emotion-01", "question/text", "Tell him about the sea.", "does not name 'happy'"),

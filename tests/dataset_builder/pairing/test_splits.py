@@ -111,7 +111,7 @@ def test_buckets_are_capped(labels, options, expected):
 
 def test_another_seed_gives_another_choice_and_a_repeated_pair_is_refused():
     assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
-    with pytest.raises(ValueError, match="pair 'p' comes twice"):
+    with pytest.raises(ValueError, match="pair 'p' occurs twice"):
         sample_bench([label("p"), label("p")], BenchSettings())
 
 

@@ -106,8 +106,8 @@ def make_video_without_sound():
 
 NO_RECORDINGS = {
     "is empty": b"",
-    "is not audio": b"#EXTM3U\n#EXTINF:1,\n/etc/hostname\n",
-    "holds no samples": encode(np.zeros(0, np.float32), RATE, "WAV"),
+    "not audio": b"#EXTM3U\n#EXTINF:1,\n/etc/hostname\n",
+    "has no samples": encode(np.zeros(0, np.float32), RATE, "WAV"),
     "NaN": encode(np.full(RATE, np.nan, np.float32), RATE, "WAV", "FLOAT"),
     "no audio track": make_video_without_sound(),
 }

@@ -150,7 +150,7 @@ def test_a_stage_runs_again_where_its_recording_is_damaged(talk, tmp_path, caplo
     wav.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
     assert run([talk], tmp_path / "work") == result
     assert wav.read_bytes() == content
-    assert f"{wav}: is missing or damaged" in caplog.text
+    assert f"{wav}: missing or damaged" in caplog.text
     # Touched without another content, it is decoded again only.
     Path(talk.path).touch()
     assert run([talk], tmp_path / "work") == result

@@ -103,7 +103,7 @@ def test_an_unknown_split_has_to_be_named_a_pair_is_kept_once_and_other_rates_ar
     path, root = save({"dev": [example("d1", category="wild")] * 2})
     # Another rate is converted.
     (root / "d1" / "real-0.wav").write_bytes(encode(make_tone(0.2), 8_000, "WAV", "PCM_16", None))
-    with pytest.raises(ValueError, match="has a split 'dev'; map it in splits to one of"):
+    with pytest.raises(ValueError, match="has a split 'dev'; in splits, map it to one of"):
         list(read_official(path, root))
     (split, row), twice = read_official(path, root, splits={"dev": "validation"})
     info = soundfile.info(io.BytesIO(row["chosen"][0]["audio"]["bytes"]))
@@ -138,7 +138,7 @@ def test_our_rows_go_to_the_released_form_and_back(folder, tmp_path):
     output = tmp_path / "released"
     assert write_official(folder, output, path_prefix="/authors/") == {"test": 1, "train": 1, "validation": 1}
     assert by_id(read_official(output, output, path_prefix="/authors/")) == by_id(read_rows(folder))
-    with pytest.raises(FileExistsError, match="already holds a data set"):
+    with pytest.raises(FileExistsError, match="already has a data set"):
         write_official(folder, output)
     # A path inside the root may be absolute, and a split may be renamed or omitted.
     output = tmp_path / "other"

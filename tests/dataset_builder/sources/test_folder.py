@@ -64,15 +64,15 @@ def test_a_line_is_an_episode_or_a_recording_and_options_fill_in_what_it_does_no
 @pytest.mark.parametrize(
     ("line", "kind", "reason"),
     [
-        (b"{not json", "not_json", "one JSON object a line"),
+        (b"{not json", "not_json", "one JSON object per line"),
         ('{"id": "caf\xe9"}'.encode("latin-1"), "not_utf8", "0xe9"),
         (dialogue(langauge="en"), "bad_line", "langauge"),
         (dialogue(language=False), "bad_line", "put it in quotes, as in 'no'"),
-        (dialogue(audio="calls/a.wav"), "bad_line", "give one of them"),
+        (dialogue(audio="calls/a.wav"), "bad_line", "give either turns or audio"),
         (dialogue(turn()), "bad_turns", "has 1 turns"),
         ({"id": "d", "turns": ".."}, "bad_turns", "lies outside"),
         (dialogue(turn(strat_s=1), turn("assistant")), "bad_turns", "strat_s"),
-        (dialogue(turn(text=" "), turn("assistant")), "missing_text", "needs its words"),
+        (dialogue(turn(text=" "), turn("assistant")), "missing_text", "needs words"),
         (dialogue(turn(start_s=2, end_s=1), turn("assistant")), "bad_times", "start_s 2"),
         (dialogue(turn(audio="loop.wav"), turn("assistant")), "missing_audio", "is a link to loop.wav"),
         (dialogue(turn(audio="calls\\a.wav"), turn("assistant")), "missing_audio", "forward slashes"),
@@ -81,7 +81,7 @@ def test_a_line_is_an_episode_or_a_recording_and_options_fill_in_what_it_does_no
         (dialogue(turn(audio="../secret.wav"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="x" * 5_000), turn("assistant")), "missing_audio", "no such file"),
         (dialogue(turn(audio="empty.wav"), turn("assistant")), "empty_audio", "0 bytes"),
-        ({"id": "../x", "audio": "calls/a.wav"}, "bad_id", "names files"),
+        ({"id": "../x", "audio": "calls/a.wav"}, "bad_id", "use only letters"),
     ],
 )
 def test_a_bad_line_is_dropped_by_its_number_and_the_others_are_kept(write_folder, line, kind, reason):
@@ -148,4 +148,4 @@ def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, mak
     ]
     assert episodes[0].turns[0].text == "well then"
     assert two.kind == "missing_audio"
-    assert "audio is ['calls/a.wav', 'calls/b.flac']; one path below the folder is needed" in two.reason
+    assert "audio is ['calls/a.wav', 'calls/b.flac']; give one path below the folder" in two.reason

@@ -166,7 +166,7 @@ def test_a_video_is_located_in_whatever_format_it_lies(tmp_path):
         assert locate("youtube", tmp_path, name) == tmp_path / file
     with pytest.raises(FileNotFoundError, match="fetch video ab again"):
         locate("youtube", tmp_path, "ab")
-    with pytest.raises(ValueError, match="must read"):
+    with pytest.raises(ValueError, match="must have the form"):
         locate("youtube", tmp_path, "../abc")
 
 

@@ -79,7 +79,7 @@ def test_a_server_that_runs_something_else_or_is_lost_ends_the_build(served, ref
     process, _, options = served
     # The stand-in has no vLLM and falls back, as the repository does.
     for changes in ({"llm_engine": "vllm"}, {"model_path": "SoulX-Podcast-1.7B-dialect"}, {"fp16_flow": True}):
-        with pytest.raises(UserError, match="409.*it runs {'model': 'SoulX-Podcast-1.7B'"):
+        with pytest.raises(UserError, match="409.*the server runs {'model': 'SoulX-Podcast-1.7B'"):
             SoulXPodcast(**{**options, **changes}).speak_dialogue(LINES, references)
     with pytest.raises(UserError, match=options["addresses"][0]):
         SoulXPodcast(**options).speak_dialogue([("user", "<CUDA>")], references)

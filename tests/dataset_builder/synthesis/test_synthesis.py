@@ -194,5 +194,5 @@ def test_a_custom_class_speaks(module):
     speech = engine.speak("hello", voice=0)
     assert is_available("hum", options) and speech.dtype == np.float32 and speech.shape == (4000,)
     assert (set(speech), engine.version, engine.is_deterministic) == ({np.float32(0.5)}, "hum 1", True)
-    with pytest.raises(SynthesisError, match=r"int16 of shape \(2, 3\); mono floats at 16 kHz"):
+    with pytest.raises(SynthesisError, match=r"int16 of shape \(2, 3\); return mono floats at 16 kHz"):
         engine.speak("wrong", voice=0)

@@ -152,7 +152,7 @@ def test_the_command_prints_table_3_and_keeps_the_numbers_and_the_key_may_be_els
     assert "| Low confidence | 1 | 1 | 2 | 1 | 0.10 | 25.0 | no interval | ± 43.3 |" in printed
     assert "| **Overall (weighted)** | 4 | 4 | 9 | 2 | 0.65 | 64.6 |" in printed
     assert "| cho | 1 of 4 (incomplete) | 1 | 0 | 50.0 |" in printed
-    assert "Fewer pairs than asked for: wrong (1 of 5)." in printed
+    assert "Fewer pairs than requested: wrong (1 of 5)." in printed
     assert (study / "results.md").read_text(encoding="utf-8") == printed
     assert json.loads((study / "results.json").read_text())["overall"]["num_answers"] == 9
 
@@ -160,10 +160,10 @@ def test_the_command_prints_table_3_and_keeps_the_numbers_and_the_key_may_be_els
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("answers.jsonl", '{"rater": "ann", "item": "i1", "choice": "c", "heard": []}\n', "is no answer to this"),
-        ("answers.jsonl", "", "holds no answers"),
-        ("study.json", "{}", "study.json: is of no study"),
-        ("key.json", json.dumps({**KEY, "study": "s2"}), "is study s1, the key is of s2"),
+        ("answers.jsonl", '{"rater": "ann", "item": "i1", "choice": "c", "heard": []}\n', "does not belong to this"),
+        ("answers.jsonl", "", "has no answers"),
+        ("study.json", "{}", "study.json: not part of a study"),
+        ("key.json", json.dumps({**KEY, "study": "s2"}), "is study s1, but the key is for s2"),
     ],
 )
 def test_what_belongs_to_no_study_is_refused_by_name(study, capsys, file, content, message):

@@ -130,7 +130,7 @@ def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_pa
         (["--output_dir", "taken"], "not overwritten"),
         (["--dataset", "none.parquet"], "no such file"),
         (["--dataset", "other.parquet"], "16 of 16 pairs of"),
-        (["--high=0", "--low=0", "--random=0", "--wrong=0"], "no pair is drawn"),
+        (["--high=0", "--low=0", "--random=0", "--wrong=0"], "no pairs to draw"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(world, tmp_path, capsys, monkeypatch, flags, message):
