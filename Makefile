@@ -18,11 +18,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(shell find . -name '*.py' -
 	touch $@
 
 # Real recordings -> pairs -> trained reward model -> benchmark table.
-demo: demo-plan install $(RUN)/sdiareward/report.json
+demo: demo-plan install $(RUN)/sdiareward-demo/report.json
 	@echo "make demo, 2 of 3: train a model on the pairs -> $(RUN)/model"
 	$(BIN)/sdiareward train --config configs/demo.yaml
 	@echo "make demo, 3 of 3: evaluate it on the test pairs -> $(RUN)/results"
-	$(BIN)/sdiareward eval --model $(RUN)/model --dataset $(RUN)/sdiareward --output_dir $(RUN)/results --report
+	$(BIN)/sdiareward eval --model $(RUN)/model --dataset $(RUN)/sdiareward-demo --output_dir $(RUN)/results --report
 	@echo "make demo is done. Look at $(RUN)/results/report/index.html (page) and $(RUN)/results/results.md (table)."
 
 demo-plan:
@@ -30,9 +30,9 @@ demo-plan:
 	@echo "  1 build pairs, 2 train, 3 evaluate. Minutes on two cores, and as many for the first install;"
 	@echo "  docs/quickstart.md lists what each command prints and writes."
 
-$(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
+$(RUN)/sdiareward-demo/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	$(MAKE) install
-	@echo "make demo, 1 of 3: build pairs from the recordings -> $(RUN)/sdiareward"
+	@echo "make demo, 1 of 3: build pairs from the recordings -> $(RUN)/sdiareward-demo"
 	$(BIN)/sdiareward build --config configs/demo_data.yaml
 
 # The last `datasets` that runs loading scripts: dataset_builder/formats/sdiareward.py must work there too.

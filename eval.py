@@ -1,7 +1,7 @@
 """Evaluate a reward model, or a zero-shot judge, on preference pairs: score, measure, report.
 
-    sdiareward eval --model runs/demo/model --dataset runs/demo/sdiareward --output_dir runs/eval
-    sdiareward eval --judge gpt-4o-audio --dataset runs/demo/sdiareward --output_dir runs/judged
+    sdiareward eval --model runs/demo/model --dataset runs/demo/sdiareward-demo --output_dir runs/eval
+    sdiareward eval --judge gpt-4o-audio --dataset runs/demo/sdiareward-demo --output_dir runs/judged
 
 A recipe evaluates WavReward on ChatReward. `docs/evaluate.md` is the guide, `docs/judges.md` the guide of judges.
 """

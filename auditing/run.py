@@ -259,7 +259,7 @@ def audit(
             seed=seed,
             num_bootstrap=num_bootstrap,
             **chosen,
-            **{name: each if each is None else str(each) for name, each in given.items()},
+            **dict[str, Any]({name: each and str(each) for name, each in given.items()}),
         )
         found = auditor.audit()
         return Results(found, write_audit(auditor.output_dir, found))

@@ -1,6 +1,6 @@
 """What nano and small follow: by kind of pair, on an unseen source, and under attacks.
 
-    python -m benchmarks.validity --known runs/open/sdiareward --unseen runs/unseen/sdiareward
+    python -m benchmarks.validity --known runs/open/sdiareward-open --unseen runs/unseen/sdiareward-unseen
 
 All pairs that are few are taken (recorded conversations, altered melodies, hibari, the announcer), and
 at most `--num_pairs` of each other criterion, kind and voice. Every scorer is measured on the same pairs; `best count`

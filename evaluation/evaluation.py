@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -94,7 +93,7 @@ def evaluate(
     """
     check_extra("eval")
     given: Record = {"baseline_data": baseline_data, "audio_root": audio_root}
-    paths = {name: path if path is None else str(path) for name, path in given.items()}
+    paths: Record = {name: path if path is None else str(path) for name, path in given.items()}
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
         args = EvalArguments(
             dataset=str(dataset),
@@ -194,4 +193,4 @@ def copy_beside_model(folder: Path, model: Path) -> None:
     is_ours = model.resolve().parent == NANO.resolve().parent
     if model.is_dir() and os.access(model, os.W_OK) and not is_ours and model.resolve() != folder.resolve():
         for name in ("results.json", FIGURE):
-            shutil.copyfile(folder / name, model / name)
+            write_file(model / name, (folder / name).read_bytes())

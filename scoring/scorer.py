@@ -88,7 +88,6 @@ class ScorerOptions(TypedDict, total=False):
     share_prefixes: bool
     share_clips: bool
     compile: bool
-    mixed_precision: bool
 
 
 class ScoreOptions(TypedDict, total=False):

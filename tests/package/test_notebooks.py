@@ -35,7 +35,7 @@ def test_every_cell_of_a_notebook_runs(path, tmp_path, tiny_checkpoint, tone_pai
         if "build" in cell["metadata"].get("tags", ()):
             # tests/dataset_builder runs the build of this cell, which takes long.
             for split in ("train", "test"):
-                tone_pairs.to_parquet(tmp_path / "runs/docs/sdiareward" / f"{split}.parquet")
+                tone_pairs.to_parquet(tmp_path / "runs/docs/sdiareward-walkthrough" / f"{split}.parquet")
             continue
         exec(compile("".join(cell["source"]), f"{path.name}:{cell['id']}", "exec"), names)
     assert {"scorer", "found"} & names.keys()

@@ -66,7 +66,7 @@ def _benchmark(get):
     ]
     row = {"pair_id": "p0", "criterion": "modality", "subset": "scripted", "source": "sample", "synthesizer": "flite"}
     rest = {"group_id": "g0", "native_coding": ["opus"], "language": "en", "license": "CC0-1.0"}
-    folder = Path("runs/docs/bench/sdiareward")
+    folder = Path("runs/docs/bench/sdiareward-bench")
     write_report(folder, write_rows(folder, [("test", {**row, "chosen": side, "rejected": side, **rest})]), [], {})
     return {}
 
@@ -78,7 +78,7 @@ def _flac(array):
 
 
 def _demo_data(get):
-    folder = Path("runs/demo/sdiareward")
+    folder = Path("runs/demo/sdiareward-demo")
     folder.mkdir(parents=True)
     get("tone_pairs").to_parquet(folder / "test.parquet")
     return {}
@@ -88,7 +88,7 @@ def _scores(get):
     from sdiareward.cli import main
 
     options = ["--split", "test", "--output_dir", "runs/scores", "--model", str(get("tiny_checkpoint"))]
-    assert main(["score", "--dataset", "runs/demo/sdiareward", *options]) == 0
+    assert main(["score", "--dataset", "runs/demo/sdiareward-demo", *options]) == 0
     return {}
 
 
@@ -136,8 +136,8 @@ GIVEN = {
     "runs/b": lambda _: {},
     "runs/calibrated": _calibrated,
     "runs/chatreward": _chatreward,
-    "runs/demo/sdiareward": _demo_data,
-    "runs/docs/bench/sdiareward": _benchmark,
+    "runs/demo/sdiareward-demo": _demo_data,
+    "runs/docs/bench/sdiareward-bench": _benchmark,
     "runs/nano_lora/adapter": _adapter,
     "runs/scores": _scores,
     "runs/wavreward-7b": _wavreward,
