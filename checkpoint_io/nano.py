@@ -61,10 +61,14 @@ def build_nano(output_dir: str | Path, *, seed: int = 0) -> Path:
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
     model = SDiaRewardModel(make_nano_config(tokenizer))
-    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights())
-    processor = SDiaRewardProcessor(
-        WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
-    )
+    load_audio_tower(model.model.audio_tower)
+    return save_new(model, tokenizer, output_dir)
+
+
+def save_new(model: SDiaRewardModel, tokenizer: Any, output_dir: str | Path) -> Path:
+    """Save a new model with Whisper's encoder, and the processor for it."""
+    heard = {name: getattr(model.config, name) for name in ("max_turn_s", "stack_factor")}
+    processor = SDiaRewardProcessor(WhisperFeatureExtractor(feature_size=80), tokenizer, **heard)
     save_checkpoint(model, processor, output_dir, compact=True)
     return Path(output_dir)
 
@@ -146,8 +150,9 @@ def read_training_texts() -> Iterator[str]:
                 yield f"{turn['role']}\n{turn['content']}"
 
 
-def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def load_audio_tower(audio_tower: torch.nn.Module) -> None:
     """Load Whisper's part of an audio tower; the projection and the two marker vectors stay random."""
+    weights = load_whisper_encoder_weights()
     load_weights(audio_tower, weights, r"(proj|audio_bos_eos_token)\..*", "Whisper's encoder", "tiny.en's weights")
 
 

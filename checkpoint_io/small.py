@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.common.errors import UserError
@@ -39,7 +39,7 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .adapter_files import merge_adapters
 from .files import SMALL_PROJECTION, save_checkpoint
-from .nano import load_audio_tower, load_weights, load_whisper_encoder_weights, make_config
+from .nano import load_audio_tower, load_weights, make_config, save_new
 
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -62,17 +62,10 @@ def build_small(output_dir: str | Path) -> Path:
     """Write the base of the small model (a new projection, a zero score head) and its processor."""
     weights, tokenizer = read_language_model()
     model = SDiaRewardModel(make_small_config(tokenizer))
-    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights())
+    load_audio_tower(model.model.audio_tower)
     load_text_tower(model.model.language_model, weights)
     model.model.audio_tower.proj.load_state_dict(load_file(SMALL / SMALL_PROJECTION))
-    processor = SDiaRewardProcessor(
-        WhisperFeatureExtractor(feature_size=80),
-        tokenizer,
-        max_turn_s=model.config.max_turn_s,
-        stack_factor=_STACK_FACTOR,
-    )
-    save_checkpoint(model, processor, output_dir, compact=True)
-    return Path(output_dir)
+    return save_new(model, tokenizer, output_dir)
 
 
 def assemble_small(output_dir: str | Path, trained: Path = SMALL) -> Path:
