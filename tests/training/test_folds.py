@@ -14,6 +14,7 @@ from support import tiny_model
 
 from sdiareward.cards.model_card import write_model_card
 from sdiareward.evaluation.folds import deal_units
+from sdiareward.pairs.schema import SIDES
 from sdiareward.train import main
 from sdiareward.training.arguments import RewardTrainingConfig, SDiaRewardModelConfig
 from sdiareward.training.batches import FeatureCollator
@@ -44,12 +45,10 @@ def validate(tmp_path):
 
     def run(features, folds):
         keyed = {f"{row} {side}": each[None] for row, pair in enumerate(features) for side, each in enumerate(pair)}
-        rows = datasets.Dataset.from_list(
-            [
-                {"row": row, "pair_id": f"p{row}", "length": 2, "chosen_key": f"{row} 0", "rejected_key": f"{row} 1"}
-                for row in range(len(features))
-            ]
-        )
+        numbers = range(len(features))
+        columns = {"row": list(numbers), "pair_id": [f"p{row}" for row in numbers], "length": [2] * len(numbers)}
+        columns |= {f"{side}_key": [f"{row} {n}" for row in numbers] for n, side in enumerate(SIDES)}
+        rows = datasets.Dataset.from_dict(columns)
         places = (SDiaRewardHead(tiny_model.make_config()), tiny_model.make_processor(), {"train": rows})
         setup = TrainingSetup(*places, FeatureCollator(keyed), "start", SDiaRewardModelConfig(folds=2))
         needed = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "gradient_checkpointing": False}
