@@ -200,9 +200,9 @@ def test_the_commands_convert_and_export(official, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["SOURCE", "SOURCE"], "not empty"),
+        (["SOURCE", "SOURCE"], "not an empty folder"),
         (["ATTENTION", "OUT", "--to", "vllm"], "pooling is attention; vLLM supports only"),
-        (["SOURCE", "SOURCE", "--to", "vllm"], "not empty"),
+        (["SOURCE", "SOURCE", "--to", "vllm"], "not an empty folder"),
         (["SOURCE", "OUT", "--to", "vllm", "--max_turn_s", "9"], "max_turn_s has no effect with --to vllm"),
     ],
 )
