@@ -138,8 +138,8 @@ class SDiaRewardModelConfig(ModelConfig):
         if self.folds is not None:
             if self.folds < 2:
                 raise OptionError(f"folds is {self.folds}; it must be at least 2, or omitted.")
-            if given := [name for name in ("use_peft", "through_backbone") if getattr(self, name)]:
-                what = f"{given[0]} and folds are both given; folds train heads on cached features"
+            if other := [name for name in ("use_peft", "through_backbone") if getattr(self, name)]:
+                what = f"{other[0]} and folds are both given; folds train heads on cached features"
                 raise OptionError(f"{what}: omit one.")
             self.freeze_backbone = True
         if self.use_peft and self.freeze_backbone:
