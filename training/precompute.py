@@ -89,10 +89,8 @@ def precompute_pairs(
     kind = "described" if model is None else f"encoded_{str(model.dtype).removeprefix('torch.')}_{model_revision[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{split}_{kind}_{_fingerprint(pairs, processor)[:16]}"
-    shares = [
-        folder / f"{name}_{rank}_of_{state.num_processes}.arrow"
-        for rank in range(min(state.num_processes, math.ceil(len(pairs) / _PAIRS_AT_A_TIME)))
-    ]
+    num_shares = min(state.num_processes, math.ceil(len(pairs) / _PAIRS_AT_A_TIME))
+    shares = [folder / f"{name}_{rank}_of_{state.num_processes}.arrow" for rank in range(num_shares)]
     if state.process_index < len(shares):
         # Whole batches: which clips are encoded together must not depend on the number of processes.
         batches = (row // _PAIRS_AT_A_TIME for row in range(len(pairs)))
