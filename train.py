@@ -81,11 +81,10 @@ def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: S
     heard = describe_heard(used, begins_from, is_trained=is_trained)
     if is_main:
         write_pairs_record(output, used, begins_from, is_trained=is_trained)
-
-    cross_validated = ""
-    if is_main:
         # Of an earlier run.
         (output / FOLDS).unlink(missing_ok=True)
+
+    cross_validated = ""
     if model_args.folds:
         cross_validated = cross_validate_head(setup, training, epochs, splits["train"], args.batch_tokens)
     try:

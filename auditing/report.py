@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from .verdicts import (
     OTHERS,
     PASS,
     Verdicts,
-    count_statuses,
     name_check,
     show_limit,
     show_value,
@@ -87,8 +86,7 @@ def list_findings(audit: Audit) -> list[str]:
         elif part != "perturbations":
             found.append(_phrase_check(verdict))
     phrases = map(_phrase_failure, worst.values())
-    counts = count_statuses(audit["verdicts"])
-    num_measured = counts.get(PASS, 0) + len(failed)
+    num_measured = sum(each["status"] != NOT_MEASURED for each in audit["verdicts"])
     return [*phrases, *found, f"The model fails {len(failed)} of {num_measured} measured checks."]
 
 
@@ -112,12 +110,9 @@ def _phrase_check(verdict: Mapping[str, Any]) -> str:
 def render_audit(audit: Audit, earlier: Verdicts | None = None) -> str:
     """Render the findings and the checks, failures first, as Markdown that also reads well in a terminal."""
     model, data = map(escape_markdown, (name_model(audit["model"]), name_data(audit["dataset"], audit["split"])))
-    order, missing = list(MARKS), [each["name"] for each in audit["verdicts"] if each["status"] == NOT_MEASURED]
-    measured = sorted(
-        (each for each in audit["verdicts"] if each["status"] != NOT_MEASURED),
-        key=lambda each: order.index(each["status"]),
-    )
-    rows = [[verdict["name"], verdict["title"], *_show_verdict(verdict, earlier)] for verdict in measured]
+    found = {status: [each for each in audit["verdicts"] if each["status"] == status] for status in MARKS}
+    missing = [each["name"] for each in found.pop(NOT_MEASURED)]
+    rows = [[each["name"], each["title"], *_show_verdict(each, earlier)] for each in chain(*found.values())]
     verdicts = tables.render_table(["check", "what", *_head_verdicts(earlier)], rows, num_left=2)
     parts = [f"# Audit of {model} on {data}", " ".join(list_findings(audit)), describe_sample(audit)]
     parts += ["\n".join(verdicts), f"Not measured: {', '.join(missing)}." if missing else ""]
@@ -231,12 +226,8 @@ def _show_attacks(attacks: Verdicts) -> list[Block]:
         if row["num_pairs"]:
             gains = [tables.format_signed(row[name]) for name in ("gain", "relative_gain")]
             cells = [Cell(name, row["title"]), row["baseline"], row["num_pairs"], row["num_groups"]]
-            cells += [
-                tables.make_share(row["paid"], row["interval"]),
-                tables.format_percent(row["paid_before"]),
-                *gains,
-            ]
-            rows.append(Row(cells))
+            shares = [tables.make_share(row["paid"], row["interval"]), tables.format_percent(row["paid_before"])]
+            rows.append(Row([*cells, *shares, *gains]))
     head = ["attack", "on", "pairs", "recordings", "succeeds in %", "ahead without it in %", "mean change of reward"]
     table = Table("By attack", [*head, "over median margin"], rows, words=("on",))
     tried: list[Block] = [("details", ("Attacks", [("text", text), ("table", table)]))] if rows else []

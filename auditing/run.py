@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -236,30 +236,17 @@ def audit(
         >>> [check["name"] for check in results["verdicts"] if check["status"] == "fail"]  # doctest: +SKIP
     """
     check_extra("eval")
-    named: tuple[tuple[str, Any, Any], ...] = (
-        ("perturbations", perturbations, PERTURBATIONS),
-        ("attacks", attacks, ATTACKS),
-        ("parts", parts, PARTS),
-    )
-    chosen: dict[str, Any] = {}
-    for name, wanted, known in named:
-        chosen[name] = tuple(known if wanted is None else wanted)
-        if unknown := [each for each in chosen[name] if each not in known]:
+    options: dict[str, Any] = {"perturbations": perturbations, "attacks": attacks, "parts": parts}
+    names: dict[str, Collection[str]] = {"perturbations": PERTURBATIONS, "attacks": ATTACKS, "parts": PARTS}
+    for name, known in names.items():
+        options[name] = tuple(known if options[name] is None else options[name])
+        if unknown := [each for each in options[name] if each not in known]:
             raise ValueError(f"{unknown[0]!r} is not one of {', '.join(known)}.")
-    given: dict[str, Any] = {"audio_root": audio_root, "baseline_data": baseline_data, "sounds_dir": sounds_dir}
+    paths = {"audio_root": audio_root, "baseline_data": baseline_data, "sounds_dir": sounds_dir}
+    options |= {name: path and str(path) for name, path in paths.items()}
+    options |= {"split": split, "train_split": train_split, "criterion": criterion, "max_samples": max_samples or 0}
+    options |= {"num_bootstrap": num_bootstrap, "seed": seed}
+    spec = ModelSpec(str(model), None, dtype, device, batch_tokens)
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
-        auditor = Auditor(
-            ModelSpec(str(model), None, dtype, device, batch_tokens),
-            str(dataset),
-            Path(place),
-            split=split,
-            train_split=train_split,
-            max_samples=max_samples or 0,
-            criterion=criterion,
-            seed=seed,
-            num_bootstrap=num_bootstrap,
-            **chosen,
-            **dict[str, Any]({name: each and str(each) for name, each in given.items()}),
-        )
-        found = auditor.audit()
-        return Results(found, write_audit(auditor.output_dir, found))
+        found = Auditor(spec, str(dataset), Path(place), **options).audit()
+        return Results(found, write_audit(Path(place), found))

@@ -50,7 +50,6 @@ Row = Mapping[str, Any]
 Record = dict[str, Any]
 # The sides of a pair that are changed; audio and text together.
 BOTH = "both"
-PLACES = (*SIDES, BOTH)
 # Columns of Table 2 that are sets of pairs, not macro averages, and their subsets.
 _SETS = {**{name: (name,) for name in SUBSET_LABELS}, "modality_micro": MODALITY_SUBSETS}
 # The column for pairs without a subset if others have one; `NO_SUBSET` means all pairs.
@@ -264,11 +263,9 @@ def measure_modalities(pairs: Pairs, names: Collection[str], baselines: Mapping[
             kept = some.clusters.measure(values, is_in, margins[BOTH])
             found[name] |= {"mean_margin": float(values[is_in].mean()), "margin_kept": kept["mean"]}
             found[name] |= {"margin_kept_interval": kept["interval"]}
-        parts = {
-            "conditions": {name: found[name] for name in keys},
-            "baselines": {name: found[name] for name in baselines},
-        }
-        rows.append({"column": column, "num_pairs": int(is_in.sum()), **parts})
+        row: Record = {"column": column, "num_pairs": int(is_in.sum())}
+        row |= {"conditions": {name: found[name] for name in keys}}
+        rows.append({**row, "baselines": {name: found[name] for name in baselines}})
     return {"num_pairs": len(labels), "rows": rows}
 
 
@@ -416,10 +413,6 @@ def is_kept(value: float, at_most: float | None, at_least: float | None) -> bool
 def name_check(check: str) -> str:
     name: str = find_limit(check)["name"]
     return name.format(check.rpartition(".")[2].replace("_", " "))
-
-
-def count_statuses(verdicts: Verdicts) -> dict[str, int]:
-    return dict(Counter(verdict["status"] for verdict in verdicts))
 
 
 def select(verdicts: Verdicts, patterns: Sequence[str]) -> list[Row]:

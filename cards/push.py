@@ -35,12 +35,11 @@ from sdiareward.checkpoint_io.files import (
     read_json,
 )
 from sdiareward.checkpoint_io.training_record import PAIRS_RECORD, find_record
-from sdiareward.common.errors import UserError
-from sdiareward.common.files import write_file
+from sdiareward.common.files import require_new_folder, write_file
 from sdiareward.common.hub import split_commit
 from sdiareward.common.package import CARDS, DEMO, METRIC, NANO, NEW_NANO, PACKAGE, __version__
 from sdiareward.common.tables import Row, Table
-from sdiareward.evaluation.report.page import render_page
+from sdiareward.evaluation.report.page import Section, render_page
 
 from . import dataset_card, model_card
 
@@ -241,11 +240,8 @@ def _list_notes(
         notes.append(f"there is no .eval_results, as {reason}; evaluate with its name on the Hub to have one.")
     if "license" not in about:
         notes.append(f"no licence is stated: write `license` into the header of {checkpoint / 'about.md'}.")
-    own = {name: checkpoint / name for name in REMOTE_CODE}
-    stale = [
-        name for name, path in own.items() if path.is_file() and path.read_bytes() != (PACKAGE / name).read_bytes()
-    ]
-    if stale:
+    own = [name for name in REMOTE_CODE if (checkpoint / name).is_file()]
+    if stale := [name for name in own if (checkpoint / name).read_bytes() != (PACKAGE / name).read_bytes()]:
         notes.append(f"{', '.join(stale)} in the folder differ from this package's, which are published.")
     given = {"base_model": release.base_model, "dataset": release.datasets}
     for option, name in recorded.items():
@@ -389,8 +385,7 @@ def render_plan(plan: RepositoryPlan, repo: str) -> str:
 
 def write_preview(plan: RepositoryPlan, listing: str, folder: Path) -> Path:
     """Write card, pictures, `listing` and a page of them into a new or empty folder; return the page."""
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise UserError(f"{folder}: is not an empty folder; give a new one for the preview.")
+    require_new_folder(folder)
     for file in plan.files:
         if file.path_in_repo == "README.md" or file.path_in_repo.endswith(_PICTURES):
             path = folder / file.path_in_repo
@@ -421,24 +416,20 @@ def _render_preview(folder: Path, listing: str) -> str:
         Row([name, ", ".join(map(str, value)) if isinstance(value, list) else value]) for name, value in fields.items()
     ]
     table = Table("Header of the card", ["field", "value"], rows, ("value",))
+    sections: list[Section] = [("card", "Card", [("table", table), ("html", Markup(html))])]
     return render_page(
         title=repository,
         kind="Preview of a repository on the Hub",
         subject=repository.partition(":")[0],
         subtitle="Nothing was sent.",
-        sections=[
-            ("card", "Card", [("table", table), ("html", Markup(html))]),
-            ("files", "Files", [("list", files)]),
-        ],
+        sections=[*sections, ("files", "Files", [("list", files)])],
     )
 
 
 def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
-    """Raise for an empty plan, a pickle or a secret; the Hub scans only what has arrived."""
+    """Raise for a pickle or a secret; the Hub scans only what has arrived."""
     from tqdm import tqdm
 
-    if not plan.files:
-        raise ValueError("there is nothing to publish: the plan has no files.")
     for file in plan.files:
         if (suffix := Path(file.path_in_repo).suffix.lower()) in _PICKLES:
             raise ValueError(f"{file.path_in_repo}: {suffix} files can run code when loaded; save as safetensors.")

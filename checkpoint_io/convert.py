@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from transformers import Qwen2_5OmniThinkerConfig
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
-from sdiareward.common.files import replace_atomically
+from sdiareward.common.files import replace_atomically, require_new_folder
 from sdiareward.common.hub import MODEL_FILES, fetch_snapshot
 from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig
 from sdiareward.loading_sdiareward import (
@@ -73,7 +73,7 @@ def convert_checkpoint(
     folder, output = _find(source), Path(output_dir)
     if HEAD in map(to_native_key, list_tensors(folder)):
         return export_checkpoint(source, output, layout=None, dtype=dtype, max_shard_size=max_shard_size, **fields)
-    _require_empty(output)
+    require_new_folder(output)
     model = SDiaRewardModel.from_backbone(folder, dtype=dtype or "auto", **fields)
     logger.warning("%s: has no score head; the output gets one with zero weights: train it.", source)
     with replace_atomically(output) as temporary:
@@ -98,7 +98,7 @@ def export_checkpoint(
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
     folder, output = _find(source), Path(output_dir)
-    _require_empty(output)
+    require_new_folder(output)
     config = read_config(source, **fields)
     if layout is not None and config.stack_factor != 1:
         found = f"joins {config.stack_factor} vectors of the audio tower into one token"
@@ -137,11 +137,6 @@ def export_checkpoint(
 def _find(source: str | Path) -> Path:
     folder = Path(find_checkpoint(source))
     return folder if folder.is_dir() else fetch_snapshot(str(source), MODEL_FILES)
-
-
-def _require_empty(output: Path) -> None:
-    if output.exists() and any(output.iterdir()):
-        raise FileExistsError(f"{output}: not empty, and nothing is overwritten; choose another folder.")
 
 
 def read_config(source: str | Path, **fields: Any) -> SDiaRewardConfig:

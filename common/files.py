@@ -78,6 +78,11 @@ def require_other_folder(folder: str | Path, output: str | Path) -> None:
         raise ValueError(f"{output}: this is the data set itself; choose another output folder.")
 
 
+def require_new_folder(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder}: is not an empty folder, and nothing is overwritten; give a new one.")
+
+
 def split_lines(text: str) -> list[str]:
     """Return the lines of a JSON Lines file; `str.splitlines` would also split at line separators inside strings."""
     return text.removesuffix("\n").split("\n") if text else []

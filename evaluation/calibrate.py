@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.checkpoint_io.models import fingerprint_model
-from sdiareward.common.files import replace_atomically, write_file
+from sdiareward.common.files import replace_atomically, require_new_folder, write_file
 from sdiareward.scoring.calibration import fit
 
 from .scores import Evaluation
@@ -46,8 +46,7 @@ def calibrate_checkpoint(checkpoint: str | Path, evaluation: Evaluation, output_
     )
     text = json.dumps({**content, "calibration": calibration}, indent=2, sort_keys=True) + "\n"
     target = Path(output_dir)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target}: exists, and nothing is overwritten; choose another folder.")
+    require_new_folder(target)
     with replace_atomically(target) as temporary:
         temporary.mkdir(parents=True)
         for path in sorted(folder.iterdir()):

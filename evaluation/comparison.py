@@ -154,9 +154,8 @@ def compare(
         >>> found = compare("runs/a", "runs/b")  # doctest: +SKIP
         >>> print(found.verdict)  # doctest: +SKIP
     """
-    spec = model
-    if not isinstance(spec, ModelSpec):
-        spec = ModelSpec(str(model), prompts, dtype, device, batch_tokens=batch_tokens)
+    options = (prompts, dtype, device, batch_tokens)
+    spec = model if isinstance(model, ModelSpec) else ModelSpec(str(model), *options)
     criteria = list(CRITERIA) if criterion == ALL else [criterion]
     check_modules(_NEEDED)
     if len(criteria) > 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -199,9 +198,8 @@ def compare(
         timing = {each: measure_timing([call.turns for call in of.values()]) for each, of in recorded.items()}
         verdict += f"\n{describe_timing(timing)}" if timing else ""
         result: Record = {"verdict": verdict, "systems": paths, "model": spec.name, "criteria": criteria}
-        result |= {"pairs": pairs, "ranking": ranking, "limits": [limit.text for limit in limits]}
-        result |= {"timing": timing}
-        result["limits"] += list_notices(recorded)
+        result |= {"pairs": pairs, "ranking": ranking}
+        result |= {"limits": [*(limit.text for limit in limits), *list_notices(recorded)], "timing": timing}
         result |= {"unmatched": unmatched, "skipped": skipped}
         questions = {each: verdicts.describe_criterion(each) for each in criteria}
         report = {**result, "rule": verdicts.RULE, "about": questions, **draws}
@@ -256,11 +254,9 @@ def measure_systems(
     import pandas as pd
     from tqdm.auto import tqdm
 
-    skipped = [
-        {"system": each.name, "dialogue": name, "reason": why}
-        for each in systems
-        for name, why in each.skipped.items()
-    ]
+    skipped: list[Record] = []
+    for each in systems:
+        skipped += [{"system": each.name, "dialogue": name, "reason": why} for name, why in each.skipped.items()]
     rows: list[Record] = []
     for name in tqdm(names, unit="dialogue", desc="reading recordings"):
         group = next((system.groups[name] for system in systems if name in system.groups), name)

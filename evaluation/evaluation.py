@@ -23,7 +23,7 @@ from sdiareward.pairs.loading import load_pairs
 from .arguments import EvalArguments
 from .baselines import load_baseline_pairs, score_with_baselines
 from .report.content import read_training_runs
-from .report.figures import plot_rewards
+from .report.figures import FIGURE, plot_rewards
 from .report.sections import render_markdown, write_page
 from .scores import ModelPairScorer, choose_criterion, find_disagreements, read_evaluation, score_pairs
 from .summary import Record, Scores, find_heard, find_overlap, sum_cut, sum_timing, summarise
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-FIGURE = "rewards.png"
 
 
 def evaluate(
@@ -91,29 +90,12 @@ def evaluate(
         >>> results = evaluate("nano", "pairs.csv")  # doctest: +SKIP
         >>> results["accuracies"]["model"]["overall_micro"]  # doctest: +SKIP
     """
+    # The fields of `EvalArguments` have the names of these arguments.
+    given: Record = dict(locals())
     check_extra("eval")
-    given: Record = {"baseline_data": baseline_data, "audio_root": audio_root}
-    paths: Record = {name: path if path is None else str(path) for name, path in given.items()}
-    with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
-        args = EvalArguments(
-            dataset=str(dataset),
-            output_dir=str(place),
-            model=str(model),
-            dataset_config=dataset_config,
-            split=split,
-            criterion=criterion,
-            baselines=baselines,
-            train_split=train_split,
-            max_samples=max_samples,
-            dtype=dtype,
-            device=device,
-            batch_tokens=batch_tokens,
-            num_bootstrap=num_bootstrap,
-            seed=seed,
-            report=report,
-            **paths,
-        )
-        return Results(*run_evaluation(args))
+    given |= {name: str(value) for name, value in given.items() if isinstance(value, Path)}
+    with TemporaryDirectory() if output_dir is None else nullcontext(str(output_dir)) as place:
+        return Results(*run_evaluation(EvalArguments(**{**given, "output_dir": place})))
 
 
 def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]:

@@ -95,12 +95,8 @@ def _measure(labels: Labels, by_scorer: Mapping[str, Scores]) -> Record:
     for name, found in scores.items():
         column = select_column(compute_accuracy(labels, by_scorer[name], _OPTIONS), "overall_micro")
         margin = clusters.measure([score["chosen"] - score["rejected"] for score in found])
-        measured[name] = {
-            "num_pairs": len(labels),
-            **column,
-            "margin": margin["mean"],
-            "margin_interval": margin["interval"],
-        }
+        measured[name] = {"num_pairs": len(labels), **column, "margin": margin["mean"]}
+        measured[name]["margin_interval"] = margin["interval"]
         if name != "heads":
             difference = compare(rights["heads"], rights[name], units, strata)
             bounds = difference["interval"] and np.clip(difference["interval"], -1, 1).tolist()
@@ -152,11 +148,8 @@ def _format_difference(measured: Record) -> str:
 def _list_notes(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield what these pairs do not show."""
     found = record["all"]
-    unclear = [
-        _TITLES[name]
-        for name in _TITLES
-        if name != "heads" and not (found[name]["difference"] > 0 and found[name]["p_value"] < _MAX_P_VALUE)
-    ]
+    others = [name for name in _TITLES if name != "heads"]
+    unclear = [_TITLES[n] for n in others if found[n]["difference"] <= 0 or found[n]["p_value"] >= _MAX_P_VALUE]
     if unclear:
         yield f"The heads are not clearly better than: {', '.join(unclear)}."
     if (groups := record["num_groups"]) < _MANY_GROUPS and (bounds := found["heads"]["interval"]):

@@ -73,7 +73,6 @@ class Clusters:
         weights: ArrayLike | None = None,
         *,
         is_share: bool = False,
-        confidence: float = 0.95,
     ) -> dict[str, Any]:
         """Return `mean`, `interval` and `num_groups` of values, or of their ratio to weights; None without values.
 
@@ -100,11 +99,11 @@ class Clusters:
                 draws = (self.draws @ sums[0]) / (self.draws @ sums[1])
             draws = draws[np.isfinite(draws)]
             if np.ptp(draws) > 1e-12 * np.abs(draws).max():
-                interval = pairwise.percentile_interval(draws, confidence)
+                interval = pairwise.percentile_interval(draws)
         if interval is None and is_share:
-            interval = pairwise.wilson_interval(mean, num_groups, confidence, variance)
+            interval = pairwise.wilson_interval(mean, num_groups, variance=variance)
         elif interval is None and 0 < variance < np.inf:
-            half = pairwise.student_quantile(num_groups - 1, confidence) * variance**0.5
+            half = pairwise.student_quantile(num_groups - 1) * variance**0.5
             interval = [mean - half, mean + half]
         return {"mean": mean, "interval": interval, "num_groups": num_groups}
 

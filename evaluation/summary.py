@@ -319,10 +319,8 @@ def list_notes(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[st
     if results["skipped"]:
         what = "pairs were skipped and are not counted; skipped.jsonl has the reasons."
         found.append(f"{len(results['skipped'])} {what}")
-    found += [
-        describe_cut(results.get("cut")),
-        *describe_changed((results.get("judge") or {}).get("changed_parameters", {})),
-    ]
+    found.append(describe_cut(results.get("cut")))
+    found += describe_changed((results.get("judge") or {}).get("changed_parameters", {}))
     if omitted := results.get("omitted"):
         found.append(f"{omitted[0].upper()}{omitted[1:]}.")
     counts = [of["num_train"] for of in results.get("baselines", {}).values()]

@@ -248,9 +248,8 @@ def phrase_verdict(pair: Record, limits: Sequence[str] = ()) -> str:
         return f"{no_difference}: {first} {claim} {where}{end}"
     if reasons := list_reasons(pair):
         causes = [COVARIATES[name].title for name, of in pair["follows"].items() if is_confounded(of)]
-        return f"{first} scores higher than {second} {where}; {' and '.join(causes)} may explain it: " + (
-            f"{'; '.join(reasons)}{end}"
-        )
+        explained = f"{' and '.join(causes)} may explain it: {'; '.join(reasons)}"
+        return f"{first} scores higher than {second} {where}; {explained}{end}"
     return f"{first} {claim} than {second} {where}{end}"
 
 
@@ -312,10 +311,9 @@ def list_limits(
         found += _describe_recordings(str(system), rows, max_turn_s)
     num_hashes = measured.groupby("dialogue", sort=False)["user_hash"].nunique()
     if other := num_hashes.index[num_hashes > 1].tolist():
-        text = (
-            f"The user's turns differ between systems in {len(other)} of {num_dialogues} dialogues, such as {other[0]}"
-        )
-        found.append(Limit(f"{text}; the reward hears them too.", f"other user's turns in {len(other)}"))
+        where = f"in {len(other)} of {num_dialogues} dialogues, such as {other[0]}"
+        text = f"The user's turns differ between systems {where}; the reward hears them too."
+        found.append(Limit(text, f"other user's turns in {len(other)}"))
     for pair in pairs:
         if reasons := list_reasons(pair, "is_large"):
             remedy = "; compare with --match_level" if pair["follows"]["level_db"]["is_large"] else ""

@@ -270,20 +270,14 @@ def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
     return firsts, sources
 
 
-def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
+def build_nano_judge(output_dir: str | Path, *, seed: int = 0) -> Path:
     """Write the untrained nano judge (Whisper tiny.en's encoder, a random text model) and its processor."""
-    from sdiareward.checkpoint_io.nano import (
-        load_audio_tower,
-        load_whisper_encoder_weights,
-        make_nano_config,
-        read_training_texts,
-        train_tokenizer,
-    )
+    from sdiareward.checkpoint_io.nano import load_audio_tower, make_nano_config, read_training_texts, train_tokenizer
 
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
     model = Qwen2_5OmniThinkerForConditionalGeneration(make_thinker_config(make_nano_config(tokenizer), tokenizer))
-    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
+    load_audio_tower(model.model.audio_tower)
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), pad_token_id=tokenizer.pad_token_id
     )

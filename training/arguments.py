@@ -136,7 +136,11 @@ class SDiaRewardModelConfig(ModelConfig):
         if self.max_turn_s is not None:
             validate_max_turn_s(self.max_turn_s)
         if self.folds is not None:
-            self._check_folds()
+            if self.folds < 2:
+                raise OptionError(f"folds is {self.folds}; it must be at least 2, or omitted.")
+            if other := [name for name in ("use_peft", "through_backbone") if getattr(self, name)]:
+                what = f"{other[0]} and folds are both given; folds train heads on cached features"
+                raise OptionError(f"{what}: omit one.")
             self.freeze_backbone = True
         if self.use_peft and self.freeze_backbone:
             raise OptionError("use_peft and freeze_backbone are both given; adapters are in the backbone: omit one.")
@@ -146,12 +150,6 @@ class SDiaRewardModelConfig(ModelConfig):
                 raise OptionError(f"{given}; it is for training with {_CHOSEN_BY[mode]}: use that, or omit it.")
         if self.from_cache and self.through_backbone:
             raise OptionError("from_cache has no effect with through_backbone; omit one of them.")
-
-    def _check_folds(self) -> None:
-        if self.folds is not None and self.folds < 2:
-            raise OptionError(f"folds is {self.folds}; it must be at least 2, or omitted.")
-        if given := [name for name in ("use_peft", "through_backbone") if getattr(self, name)]:
-            raise OptionError(f"{given[0]} and folds are both given; folds train heads on cached features: omit one.")
 
     @property
     def mode(self) -> str:
@@ -238,15 +236,13 @@ def parse_arguments(
 
 def _require_no_validation(args: SDiaRewardScriptArguments, training: RewardConfig) -> None:
     """Raise for what does not go with folds, which train on all pairs and select nothing."""
-    of_validation = [
-        name for name in ("max_eval_samples", "early_stopping_patience") if getattr(args, name) is not None
-    ]
-    of_validation += ["eval_strategy"] * (training.eval_strategy != "no")
-    of_validation += ["load_best_model_at_end"] * training.load_best_model_at_end
-    if given := [*of_validation, *(name for name in ("augmentations", "hard_negatives") if getattr(args, name))]:
-        raise OptionError(
-            f"{', '.join(given)} cannot be given with folds: all pairs are trained on as they are; omit it."
-        )
+    names = ("max_eval_samples", "early_stopping_patience", "augmentations", "hard_negatives")
+    given = [name for name in names if getattr(args, name)]
+    given += ["eval_strategy"] * (training.eval_strategy != "no")
+    given += ["load_best_model_at_end"] * training.load_best_model_at_end
+    if given:
+        what = f"{', '.join(given)} cannot be given with folds"
+        raise OptionError(f"{what}: all pairs are trained on as they are; omit it.")
     if training.world_size > 1:
         raise OptionError(f"folds is given to {training.world_size} processes; start one: heads train in seconds.")
 

@@ -67,9 +67,7 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
     Pairs of one group are not independent, so the interval counts groups.
     """
     state, folder = trainer.state, str(trainer.args.output_dir)
-    # With folds all pairs are trained on.
-    found = ({}, {}, state.global_step) if trainer.eval_dataset is None else _find_metrics(trainer)
-    before, after, step = found
+    before, after, step = _find_metrics(trainer)
     which = f", from step {step} of {state.global_step}" if step != state.global_step else f", after step {step}"
     lines = [f"Model: {folder}{which}"]
     if "eval_accuracy" in after:
@@ -77,12 +75,11 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
         bounds = wilson_interval(accuracy, num_groups)
         interval = "95% interval {:.2f} to {:.2f}".format(*bounds) if bounds else "no interval"
         of_groups = f"{len(trainer.eval_dataset)} pairs of {num_groups} {'group' if num_groups == 1 else 'groups'}"
-        at_first = [
-            f"; {before[name]:{form}} before training" if before else ""
-            for name, form in (("eval_accuracy", ".4f"), ("eval_margin", "+.3f"))
-        ]
-        lines.append(f"Validation accuracy: {accuracy:.4f} on {of_groups}, {interval}{at_first[0]}")
-        lines.append(f"Validation margin: {after['eval_margin']:+.3f} on average{at_first[1]}")
+        lines.append(f"Validation accuracy: {accuracy:.4f} on {of_groups}, {interval}")
+        lines.append(f"Validation margin: {after['eval_margin']:+.3f} on average")
+        if before:
+            lines[1] += f"; {before['eval_accuracy']:.4f} before training"
+            lines[2] += f"; {before['eval_margin']:+.3f} before training"
         if shared := len(find_shared(splits)):
             lines.append(f"Not new: {shared} validation pairs share a group, prompt or recording with training")
     if skipped := setup.skipped:
@@ -102,6 +99,9 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
 def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int]:
     """Return the validation metrics before training and of the saved model, and the step of the saved model."""
     state, args = trainer.state, trainer.args
+    # With folds all pairs are trained on.
+    if trainer.eval_dataset is None:
+        return {}, {}, state.global_step
     step = state.best_global_step if args.load_best_model_at_end and state.best_global_step else state.global_step
     measured = [line for line in state.log_history if "eval_accuracy" in line]
     before: dict[str, float] = next((line for line in measured if line.get("step") == 0), {})

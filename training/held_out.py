@@ -49,10 +49,9 @@ def load_splits(
     notices = [notice for _, notice in loaded if notice is not None]
     if num_folds:
         _, common = name_units(splits["train"], num_folds)
-        return splits, [
-            *notices,
-            *([f"groups share no prompt and no recording, except what most have{common}"] * bool(common)),
-        ]
+        if common:
+            notices.append(f"groups share no prompt and no recording, except what most have{common}")
+        return splits, notices
     if len(names) > 1 and (notice := _remove_shared(splits)):
         notices.append(notice)
     if args.max_eval_samples is not None:

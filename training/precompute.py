@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ import datasets
 import numpy as np
 import torch
 from accelerate import PartialState
+from datasets.arrow_writer import ArrowWriter
 from torch.utils.data import ConcatDataset, DataLoader
 from tqdm.auto import tqdm
 
 from sdiareward.common.errors import Skipped
-from sdiareward.common.files import hash_json
+from sdiareward.common.files import hash_json, replace_atomically
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import name_criterion
@@ -89,10 +89,8 @@ def precompute_pairs(
     kind = "described" if model is None else f"encoded_{str(model.dtype).removeprefix('torch.')}_{model_revision[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{split}_{kind}_{_fingerprint(pairs, processor)[:16]}"
-    shares = [
-        folder / f"{name}_{rank}_of_{state.num_processes}.arrow"
-        for rank in range(min(state.num_processes, math.ceil(len(pairs) / _PAIRS_AT_A_TIME)))
-    ]
+    num_shares = min(state.num_processes, math.ceil(len(pairs) / _PAIRS_AT_A_TIME))
+    shares = [folder / f"{name}_{rank}_of_{state.num_processes}.arrow" for rank in range(num_shares)]
     if state.process_index < len(shares):
         # Whole batches: which clips are encoded together must not depend on the number of processes.
         batches = (row // _PAIRS_AT_A_TIME for row in range(len(pairs)))
@@ -186,36 +184,14 @@ def _select_usable(found: datasets.Dataset, split: str, max_length: int | None) 
 def _read_share(
     rows: Sequence[int], read: _Reader, model: SDiaRewardModel | None, path: Path, num_workers: int, split: str
 ) -> None:
-    # Begins when it is asked for the first batch: never if all is stored.
-    batches = _read_batches(rows, read, num_workers, f"{'encoding' if model else 'reading'} {split} pairs")
-
-    def describe(columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
-        batch = next(batches)
-        return batch.columns if model is None else batch.columns | _encode(batch, model)
-
-    # Its bar would be a second one.
-    with _without_bars():
-        datasets.Dataset.from_dict({"row": list(rows)}).map(
-            describe,
-            batched=True,
-            batch_size=_PAIRS_AT_A_TIME,
-            features=datasets.Features(_DESCRIPTION | (_ENCODING if model else {})),
-            # The fingerprint would have to pickle the model; the name of the file has all that its content depends on.
-            cache_file_name=str(path),
-            new_fingerprint=path.stem[:64],
-        )
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """Hide the progress bars of `datasets`."""
-    is_hidden = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not is_hidden:
-            datasets.enable_progress_bars()
+    """Describe some rows in a file, unless it is there: its name has all that its content depends on."""
+    if path.exists():
+        return
+    columns = datasets.Features(_DESCRIPTION | (_ENCODING if model else {}))
+    with replace_atomically(path) as temporary, ArrowWriter(path=str(temporary), features=columns) as writer:
+        for batch in _read_batches(rows, read, num_workers, f"{'encoding' if model else 'reading'} {split} pairs"):
+            writer.write_batch(batch.columns if model is None else batch.columns | _encode(batch, model))
+        writer.finalize()
 
 
 def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int, title: str) -> Iterator[_Batch]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +114,8 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
         self.skipped_pairs: list[SkippedPair] = []
         # Trainer drops the columns that the model's signature does not name, and the collator needs them.
         args.remove_unused_columns = False
-        given = {"train_dataset": _read_lists(train_dataset), "eval_dataset": _read_lists(eval_dataset), **kwargs}
+        rows = make_pairs(train_dataset) if isinstance(train_dataset, list) else train_dataset
+        given = {"train_dataset": rows, "eval_dataset": eval_dataset, **kwargs}
         given |= {"data_collator": data_collator or PairCollator(self.processor), "peft_config": peft_config}
         super().__init__(trained, args, processing_class=self.processor.tokenizer, **given)
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
@@ -138,7 +138,7 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
             raise ValueError(f"data set {dataset_name!r} is streamed (IterableDataset); load it without streaming.")
         columns = getattr(dataset, "column_names", None)
         # Not a data set of the library: the collator knows its rows.
-        if columns is None or set(PREPARED) <= set(columns):
+        if not isinstance(dataset, list) and (columns is None or set(PREPARED) <= set(columns)):
             return dataset
         rows, skipped = precompute_pairs(
             make_pairs(dataset, f"{dataset_name!r} "),
@@ -278,13 +278,6 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
             Path(folder, "README.md").unlink(missing_ok=True)
         else:
             self.processor.save_pretrained(folder)
-
-
-def _read_lists(pairs: Any) -> Any:
-    """Return lists of rows, also in a mapping, as data sets; others as they are."""
-    if isinstance(pairs, Mapping):
-        return {name: _read_lists(each) for name, each in pairs.items()}
-    return make_pairs(pairs) if isinstance(pairs, list) else pairs
 
 
 class EpochOfSampler(TrainerCallback):

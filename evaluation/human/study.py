@@ -462,11 +462,8 @@ def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> s
     """Render the result of `describe_raters`; `unheard` and `agreement` are column headings."""
     among = results["inter_rater"]
     alpha, why = among["krippendorff_alpha"], among["undefined"]
-    lines = [
-        "## Raters",
-        "",
-        f"Krippendorff's alpha {f'is not defined: {why}' if why else f'(nominal): {alpha:.3f}'}.",
-    ]
+    found = f"is not defined: {why}" if why else f"(nominal): {alpha:.3f}"
+    lines = ["## Raters", "", f"Krippendorff's alpha {found}."]
     if among["percent_agreement"] is not None:
         lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
     rows = []

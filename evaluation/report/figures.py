@@ -24,6 +24,8 @@ from ..summary import SUBSET_LABELS, TITLES, list_columns
 Records = Sequence[Mapping[str, Any]]
 Draw = Callable[[Any], None]
 
+# Beside the results, and on the card of a model.
+FIGURE = "rewards.png"
 # Large enough to be read where a phone shows the figure 360 pixels wide.
 _INCHES = (5.4, 3.4)
 _DPI = 150

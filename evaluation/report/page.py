@@ -94,15 +94,8 @@ def render_page(
         name: (alternative, f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}")
         for name, (alternative, data) in (figures or {}).items()
     }
-    content = {
-        "sections": sections,
-        "headline": headline,
-        "tiles": tiles,
-        "notes": notes,
-        "clips": clips or {},
-        "foot": foot,
-    }
-    files = {"figures": pictures, "style": style, "script": script}
+    content = {"sections": sections, "headline": headline, "tiles": tiles, "notes": notes, "foot": foot}
+    files = {"clips": clips or {}, "figures": pictures, "style": style, "script": script}
     return environment.get_template("page.html").render(**names, **content, **files) + "\n"
 
 

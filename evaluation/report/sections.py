@@ -42,6 +42,11 @@ _FIGURES = ("accuracy", "rewards", "reliability", "accuracy_by_margin")
 _OF_TRAINING = ("score_alignment", "margin_stability")
 _LABELS = ("criterion", "subset", "source", "primary", "secondary", "synthesizer", "language", "license")
 _IN_MARKDOWN = ("accuracy", "judge", "synthesizers", "disagreements")
+_BOTH_ORDERS = (
+    "The judge heard every pair in both orders. Where both answers prefer one side, it wins; else the side with the "
+    "higher mean score; else the pair is a tie. A pair without a usable answer is wrong."
+)
+_POSITION_BIAS = "Position bias is the share of answers for the version heard first, minus one half, in points."
 # Result files keep the older name of the row.
 _SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
 
@@ -196,11 +201,8 @@ class View:
         criteria = summary.list_criteria(self.own["num_pairs"])
         tiles = []
         for title, column in ({"overall": "overall_micro"} | criteria).items() if len(criteria) > 1 else ():
-            beside = [
-                f"{self.titles[name]} {self.show_share(name, column).value}"
-                for name in BASELINES
-                if name in self.titles and column != "overall_micro"
-            ]
+            rivals = [name for name in BASELINES if name in self.titles and column != "overall_micro"]
+            beside = [f"{self.titles[name]} {self.show_share(name, column).value}" for name in rivals]
             note = ", ".join(beside) or tables.format_interval(self.own["interval"][column])
             tiles.append((title, format_percent(self.own[column]), "%", note))
         return tiles
@@ -242,17 +244,8 @@ class View:
         columns |= {"ties": lambda row: Cell(row["decided_by"]["tie"], "%, ".join(_read(row, "ties:share")[:2]))}
         columns |= {"no usable answer": "decided_by.failed"}
         if judge["kind"] == "pairwise":
-            yield (
-                "text",
-                (
-                    "The judge heard every pair in both orders. Where both answers prefer one side, it wins; else the "
-                    "side with the higher mean score; else the pair is a tie. A pair without a usable answer is wrong."
-                ),
-            )
-            yield (
-                "text",
-                "Position bias is the share of answers for the version heard first, minus one half, in points.",
-            )
+            yield "text", _BOTH_ORDERS
+            yield "text", _POSITION_BIAS
             columns |= {"decided by verdict": "decided_by.verdict", "position bias": "position_bias:bias"}
             columns |= {"orders agree": "order_agreement:share"}
             for name in ("chosen_first", "rejected_first"):
@@ -350,11 +343,8 @@ class View:
         yield "figures", [*([] if len(self.columns) > 1 else ["rewards"]), "reliability", "accuracy_by_margin"]
 
     def show_comparison(self) -> Blocks:
-        rows = [
-            row
-            for row in self.report["comparisons"]
-            if not is_all_ties(self.report["accuracies"][row["scorer"]], row["column"])
-        ]
+        found, accuracies = self.report["comparisons"], self.report["accuracies"]
+        rows = [row for row in found if not is_all_ties(accuracies[row["scorer"]], row["column"])]
         if not rows:
             return
         yield "text", "Differences in percentage points; intervals and McNemar’s exact test are over recordings."

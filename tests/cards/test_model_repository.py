@@ -6,15 +6,19 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
+from safetensors.torch import load_file, save_file
 from support.made_audit import make_audit
 from support.paths import ROOT
 from support.repository_world import content_of
+from support.tiny_model import save_adapters
 
 from sdiareward.cards.model_card import make_model_index, write_model_card
 from sdiareward.cards.push import plan_model
+from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted
 from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.package import NANO
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.modeling_sdiareward import SDiaRewardModel
 
 
 RESULTS = json.loads((NANO / "results.json").read_text(encoding="utf-8"))
@@ -224,18 +228,9 @@ def test_the_card_of_a_run_that_has_just_ended_names_what_was_read_from_the_hub(
 @pytest.fixture
 def adapter(tmp_path, checkpoint, tiny_processor):
     """Return the folder of adapters, as training saves them, and the model that they make of the tiny checkpoint."""
-    from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-
-    torch.manual_seed(1)
     adapted = add_adapters(SDiaRewardModel.from_pretrained(checkpoint), r=2, alpha=4)
-    with torch.no_grad():
-        for parameter in (each for each in adapted.parameters() if each.requires_grad):
-            parameter.add_(torch.randn(parameter.shape) * 0.1)
     folder = tmp_path / "run" / "adapter"
-    adapted.save_pretrained(folder)
-    write_adapter_files(adapted, tiny_processor, folder)
-    return folder, adapted.eval()
+    return folder, save_adapters(adapted, tiny_processor, folder)
 
 
 def reward_of(model, processor, dialogue):
@@ -246,10 +241,6 @@ def reward_of(model, processor, dialogue):
 def test_adapters_are_published_with_their_head_and_load_again(
     adapter, checkpoint, tiny_processor, make_dialogue, write_plan
 ):
-    from safetensors.torch import load_file, save_file
-
-    from sdiareward.checkpoint_io.adapters import load_adapted
-
     folder, adapted = adapter
     with pytest.raises(ValueError, match="which is not on the Hub; publish the base first"):
         plan_model(folder)
@@ -273,8 +264,6 @@ def test_adapters_are_published_with_their_head_and_load_again(
 def test_a_head_alone_is_published_as_an_adapter_of_its_backbone(
     pooling_mode, make_tiny_model, tiny_processor, make_dialogue, tmp_path, write_plan, change_json
 ):
-    from sdiareward.checkpoint_io.adapters import load_adapted
-
     model, base = make_tiny_model(pooling_mode), make_tiny_model(pooling_mode)
     with torch.no_grad():
         for name, parameter in base.named_parameters():

@@ -5,14 +5,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from support.tiny_model import save_adapters
 from transformers import AutoModel
 
-from sdiareward.checkpoint_io.adapters import (
-    add_adapters,
-    continue_adapters,
-    load_adapted,
-    write_adapter_files,
-)
+from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.scoring.scorer import Scorer
@@ -23,15 +19,8 @@ def adapted(tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor):
     """Return a model with adapters that are not at zero, and the folder they were saved in."""
     model = make_tiny_model()
     model.name_or_path = str(tiny_checkpoint)
-    model = add_adapters(model, r=4, alpha=8)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn(parameter.shape) * 0.1)
-    model.save_pretrained(str(tmp_path / "adapter"))
-    write_adapter_files(model, tiny_processor, tmp_path / "adapter")
-    return model, tmp_path / "adapter"
+    folder = tmp_path / "adapter"
+    return save_adapters(add_adapters(model, r=4, alpha=8), tiny_processor, folder), folder
 
 
 def rewards(model, processor, make_dialogue):
@@ -44,7 +33,7 @@ def test_adapters_and_head_come_back_merged_or_to_be_trained_further(
     adapted, tiny_processor, make_dialogue, make_tiny_model
 ):
     model, folder = adapted
-    expected = rewards(model.eval(), tiny_processor, make_dialogue)
+    expected = rewards(model, tiny_processor, make_dialogue)
     assert abs(expected - rewards(make_tiny_model(), tiny_processor, make_dialogue)) > 1e-3
     loaded, further = load_adapted(folder).eval(), continue_adapters(make_tiny_model(), folder)
     assert not any("lora" in name for name, _ in loaded.named_parameters())
@@ -63,14 +52,11 @@ def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_di
 
     base = str(fixtures_dir / "base_tiny")
     model = add_adapters(SDiaRewardModel.from_backbone(base, pooling_mode="attention"), r=2, alpha=4)
-    with torch.no_grad():
-        model.get_base_model().score.weight.fill_(0.05)
     processor = SDiaRewardProcessor.from_backbone(base)
-    model.save_pretrained(str(tmp_path))
-    write_adapter_files(model, processor, tmp_path)
+    save_adapters(model, processor, tmp_path)
     loaded = load_adapted(tmp_path).eval()
     assert loaded.config.pooling_mode == "attention"
-    expected = rewards(model.eval(), processor, make_dialogue)
+    expected = rewards(model, processor, make_dialogue)
     assert expected != 0
     assert rewards(loaded, processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
 
@@ -85,11 +71,7 @@ def test_a_projection_trained_beside_adapters_is_in_float32_and_comes_back(
     projection = {name: parameter for name, parameter in trained.items() if "audio_tower.proj" in name}
     assert len(projection) == 2
     assert {parameter.dtype for parameter in projection.values()} == {torch.float32}
-    with torch.no_grad():
-        for parameter in projection.values():
-            parameter.add_(0.5)
-    model.save_pretrained(str(tmp_path))
-    write_adapter_files(model, tiny_processor, tmp_path)
+    save_adapters(model, tiny_processor, tmp_path)
     loaded = load_adapted(tmp_path, dtype=torch.bfloat16).eval()
     found = loaded.model.audio_tower.proj.weight.detach().float()
     expected = next(parameter for name, parameter in projection.items() if name.endswith("weight"))
@@ -144,7 +126,7 @@ def test_a_base_may_be_given_or_named_by_its_place_beside_the_adapters_or_by_its
     shutil.copytree(tiny_checkpoint, tmp_path / "base")
     config = folder / "adapter_config.json"
     monkeypatch.setattr("sdiareward.checkpoint_io.models.NANO", tiny_checkpoint)
-    expected = pytest.approx(rewards(model.eval(), tiny_processor, make_dialogue), abs=1e-5)
+    expected = pytest.approx(rewards(model, tiny_processor, make_dialogue), abs=1e-5)
     fingerprints = set()
     settings = json.loads(config.read_text())
     for named, message in ((str(tmp_path / "gone"), "gone"), (None, "adapter")):

@@ -38,7 +38,8 @@ def test_what_describes_a_checkpoint_does_not_change_its_fingerprint_and_weights
     assert fingerprint_model(str(adapters)) != on_base
 
 
-def test_nano_holds_the_remote_code_of_the_package_whose_writing_replaces_a_symbolic_link(tmp_path):
+def test_nano_is_small_and_holds_the_remote_code_whose_writing_replaces_a_symbolic_link(tmp_path):
+    assert (NANO / "model.safetensors").stat().st_size <= 30_000_000
     for name in REMOTE_CODE:
         assert not (NANO / name).is_symlink(), f"{name} is a symbolic link; run make nano-code"
         assert (NANO / name).read_bytes() == (PACKAGE / name).read_bytes(), f"{name} is old; run make nano-code"

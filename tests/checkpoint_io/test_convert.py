@@ -68,11 +68,13 @@ def cut_short(folder):
         file.truncate(path.stat().st_size - 1)
 
 
+NORM = "model.norm.weight"
+OTHER_SHAPE = {NORM: torch.zeros(63)}
 INCOMPLETE = {
-    "missing": (lambda folder: write_official(folder, without=["model.norm.weight"]), r"lacks 1 .*\(model.norm"),
+    "missing": (lambda folder: write_official(folder, without=[NORM]), r"lacks 1 .*\(model.norm"),
     "another shape": (
-        lambda folder: write_official(folder, extra={"model.norm.weight": torch.zeros(63)}),
-        r"model.norm.weight has the shape \[63\].* \[64\]",
+        lambda folder: write_official(folder, extra=OTHER_SHAPE),
+        r"norm.weight has .*\[63\].*\[64\]",
     ),
     "cut short": (cut_short, "cannot be read as safetensors .*; download it again"),
 }
@@ -98,10 +100,7 @@ def test_a_calibration_is_kept_while_rewards_stay_the_same(caplog, tmp_path):
     assert read_config(tmp_path / "released", max_turn_s=3.0).calibration is None
 
 
-@pytest.mark.parametrize(
-    ("layout", "pooling_mode"),
-    [("official", "attention"), ("official", "mean"), ("vllm", "last_token")],
-)
+@pytest.mark.parametrize(("layout", "pooling_mode"), [("official", "attention"), ("vllm", "last_token")])
 def test_an_exported_checkpoint_comes_back_as_it_was(layout, pooling_mode, make_tiny_model, tiny_processor, tmp_path):
     model = make_tiny_model(pooling_mode, prompts=PROMPTS, prompt_version="7", max_turn_s=9.0)
     save_checkpoint(model, tiny_processor, tmp_path / "ours")
@@ -148,10 +147,8 @@ def test_the_layout_of_vllm_has_a_classifier_with_one_label_no_activation_and_ou
     assert {name.split(".")[0] for name in tensors} == {"thinker"}
     assert {name.split(".")[1] for name in tensors} == {"model", "audio_tower"}
     config = json.loads((tmp_path / "exported" / "config.json").read_text())
-    assert (config["model_type"], config["architectures"]) == (
-        "qwen2_5_omni",
-        ["Qwen2_5OmniForConditionalGeneration"],
-    )
+    assert config["model_type"] == "qwen2_5_omni"
+    assert config["architectures"] == ["Qwen2_5OmniForConditionalGeneration"]
     for place in (config, config["thinker_config"]["text_config"]):
         assert (place["problem_type"], place["id2label"]) == ("regression", {"0": "reward"})
     kinds = [module["type"].split(".")[-1] for module in json.loads((tmp_path / "exported/modules.json").read_text())]
@@ -203,10 +200,9 @@ def test_the_commands_convert_and_export(official, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["SOURCE", "SOURCE"], "not empty"),
-        (["./absent", "OUT"], "./absent: no such file or folder"),
+        (["SOURCE", "SOURCE"], "not an empty folder"),
         (["ATTENTION", "OUT", "--to", "vllm"], "pooling is attention; vLLM supports only"),
-        (["SOURCE", "SOURCE", "--to", "vllm"], "not empty"),
+        (["SOURCE", "SOURCE", "--to", "vllm"], "not an empty folder"),
         (["SOURCE", "OUT", "--to", "vllm", "--max_turn_s", "9"], "max_turn_s has no effect with --to vllm"),
     ],
 )

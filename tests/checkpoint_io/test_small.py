@@ -4,13 +4,15 @@ import functools
 import importlib
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
+from support import tiny_model
 from transformers import LlamaConfig, LlamaModel, modeling_gguf_pytorch_utils
 
 from sdiareward.checkpoint_io import models, nano, small
-from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted, write_adapter_files
+from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted
 from sdiareward.common.errors import UserError
 from sdiareward.common.package import SMALL
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -92,7 +94,7 @@ def test_its_text_tower_computes_what_smollm2_computes(model, smollm2):
         LlamaConfig(**{**sizes, **{name: config[name] for name in names}, "num_hidden_layers": NUM_LAYERS})
     ).eval()
     # The checkpoint stores float16; the widened weights go into both.
-    weights = {name: tensor.half().float() for name, tensor in small.read_language_model(None)[0].items()}
+    weights = {name: tensor.half().float() for name, tensor in small.read_language_model()[0].items()}
     language_model.load_state_dict(weights)
     ids = torch.arange(100, 140)[None]
     with torch.no_grad():
@@ -121,15 +123,11 @@ def test_what_was_trained_is_put_on_a_base_once(checkpoint, make_dialogue, proce
     kept = tmp_path / "kept"
     model = SDiaRewardModel.from_pretrained(checkpoint)
     model.name_or_path = str(checkpoint)
-    model = add_adapters(model, r=2, alpha=4, train_projection=True)
-    torch.manual_seed(1)
+    model = tiny_model.save_adapters(
+        add_adapters(model, r=2, alpha=4, train_projection=True), processor, kept, spread=0.02
+    )
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn(parameter.shape) * 0.02)
-        expected = model.eval()(**processor([make_dialogue(0.4, 0.6)], criterion="joint")).logits.item()
-    model.save_pretrained(str(kept))
-    write_adapter_files(model, processor, kept)
+        expected = model(**processor([make_dialogue(0.4, 0.6)], criterion="joint")).logits.item()
     shutil.copy(SMALL / small.SMALL_PROJECTION, kept)
     for module in (small, models):
         monkeypatch.setattr(module, "SMALL", kept)
@@ -154,11 +152,11 @@ def test_another_file_of_the_package_is_refused(tmp_path):
 
 
 def test_without_the_reader_of_gguf_files_the_error_names_it(tmp_path, monkeypatch):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    monkeypatch.setattr(small, "find_spec", lambda name: None)
+    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(small, "find_spec", lambda name: None if name == "gguf" else found)
+    monkeypatch.setattr(small, "require_known_file", lambda path: None)
     with pytest.raises(UserError, match="pip install gguf"):
-        small.read_language_model(path)
+        small.locate_language_model()
 
 
 def test_weights_of_another_model_are_refused(model):

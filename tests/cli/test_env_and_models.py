@@ -87,7 +87,7 @@ def test_nano_is_written_as_it_lies_in_the_package(tmp_path, capsys):
 def test_a_folder_that_holds_something_is_kept(tmp_path, capsys, monkeypatch):
     (tmp_path / "notes.txt").write_text("mine")
     assert main(["build", "convert", "nano", str(tmp_path)]) == 2
-    assert f"{tmp_path}: exists and is not empty; give a new folder." in capsys.readouterr().err
+    assert f"{tmp_path}: is not an empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")

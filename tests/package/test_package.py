@@ -11,9 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
-from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.errors import explain_missing_extra, read_extras
-from sdiareward.common.package import NANO
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -47,12 +45,6 @@ def test_the_package_imports_in_a_folder_that_holds_a_data_set_of_its_name(tmp_p
     code = "import sdiareward; print(sdiareward.__version__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip()
-
-
-def test_the_committed_checkpoint_is_small_and_carries_the_code_of_the_package():
-    assert (NANO / "model.safetensors").stat().st_size <= 30_000_000
-    for file in REMOTE_CODE:
-        assert (NANO / file).read_text() == (ROOT / file).read_text()
 
 
 def test_the_readme_example_prints_what_the_readme_shows(monkeypatch, capsys):

@@ -46,9 +46,15 @@ def make_model(pooling_mode="mean", **fields):
 
     torch.manual_seed(0)
     model = SDiaRewardModel(make_config(pooling_mode=pooling_mode, **fields)).eval()
+    return _shake(model, 0.1)
+
+
+def _shake(model, spread):
+    import torch
+
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.1)
+        for parameter in (each for each in model.parameters() if each.requires_grad):
+            parameter.add_(torch.randn(parameter.shape) * spread)
     return model
 
 
@@ -56,6 +62,18 @@ def make_processor(**fields):
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
     return SDiaRewardProcessor.from_backbone(BASE, **fields)
+
+
+def save_adapters(adapted, processor, folder, spread=0.1):
+    """Save a model with adapters, moved away from zero; return it in evaluation mode."""
+    import torch
+
+    from sdiareward.checkpoint_io.adapters import write_adapter_files
+
+    torch.manual_seed(1)
+    _shake(adapted, spread).save_pretrained(str(folder))
+    write_adapter_files(adapted, processor, folder)
+    return adapted.eval()
 
 
 def save_checkpoint(folder):

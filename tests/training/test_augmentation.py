@@ -19,27 +19,26 @@ from sdiareward.training.trainer import SDiaRewardTrainer
 
 @pytest.fixture(scope="module")
 def pairs(tone_pairs):
-    labels = {"pair_id": "p{}", "group_id": "g{}", "subset": "scripted", "source": "tones"}
-    columns = {name: [value.format(row) for row in range(4)] for name, value in labels.items()}
-    return datasets.concatenate_datasets([tone_pairs, datasets.Dataset.from_dict(columns)], axis=1)
+    return tone_pairs.add_column("pair_id", [f"p{row}" for row in range(4)])
+
+
+def contents(row, side, kind):
+    items = [item for message in turns_to_messages(row[side]) for item in message["content"]]
+    return [item[kind] for item in items if item["type"] == kind]
 
 
 def arrays(row, side):
-    items = [item for message in turns_to_messages(row[side]) for item in message["content"]]
-    return [read_audio(item["audio"]) for item in items if item["type"] == "audio"]
+    return list(map(read_audio, contents(row, side, "audio")))
 
 
 def texts(row, side):
-    items = [item for message in turns_to_messages(row[side]) for item in message["content"]]
-    return [item["text"] for item in items if item["type"] == "text"]
+    return contents(row, side, "text")
 
 
 def gains(row, plain, side):
     """Return the factor by which each turn is louder than it was."""
-    return [
-        float(np.linalg.norm(new) / np.linalg.norm(old))
-        for new, old in zip(arrays(row, side), arrays(plain, side), strict=True)
-    ]
+    both = zip(arrays(row, side), arrays(plain, side), strict=True)
+    return [float(np.linalg.norm(new) / np.linalg.norm(old)) for new, old in both]
 
 
 def test_each_pair_is_followed_by_its_copies_and_its_attacks(pairs):
@@ -145,26 +144,17 @@ def test_augmented_pairs_are_precomputed_and_collated_like_others(
     assert again.to_list() == read.to_list()
 
 
-@pytest.fixture
-def run_script(tmp_path, make_flags, data_folder, pairs):
-    for split in ("train", "validation"):
-        names = [name if split == "train" else f"{split}-{name}" for name in pairs["pair_id"]]
-        pairs.remove_columns("pair_id").add_column("pair_id", names).to_parquet(data_folder / f"{split}.parquet")
-
-    def run(*flags, mode):
-        steps = {"eval_strategy": "steps", "eval_steps": 3, "save_steps": 3}
-        assert not main(make_flags(tmp_path / "run", *flags, mode=mode, per_device_train_batch_size=4, **steps))
-        return tmp_path / "run"
-
-    return run
-
-
 FLAGS = ("--augmentations", "gain", "noise", "--augmented_copies", "1", "--hard_negatives", "silence")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "num_epochs"), [("full", 1), ("head", 1)])
-def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_epochs, run_script, monkeypatch):
+@pytest.mark.parametrize("mode", ["full", "head"])
+def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(
+    mode, make_flags, data_folder, pairs, tmp_path, monkeypatch
+):
+    for split in ("train", "validation"):
+        names = [f"{split}-{name}" for name in pairs["pair_id"]]
+        pairs.remove_columns("pair_id").add_column("pair_id", names).to_parquet(data_folder / f"{split}.parquet")
     sizes, train = [], SDiaRewardTrainer.train
 
     def counting(trainer, *args, **options):
@@ -172,10 +162,11 @@ def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_
         return train(trainer, *args, **options)
 
     monkeypatch.setattr(SDiaRewardTrainer, "train", counting)
-    folder = run_script("--num_train_epochs", str(num_epochs), *FLAGS, mode=mode)
-    run = json.loads((folder / "run.json").read_text())
+    steps = {"eval_strategy": "steps", "eval_steps": 3, "num_train_epochs": 1, "per_device_train_batch_size": 4}
+    assert main(make_flags(tmp_path / "run", *FLAGS, mode=mode, **steps)) == 0
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
     # Four pairs, their copies and their hard negatives, in batches of four.
     assert sizes == [(12, 4)]
-    assert max(line["step"] for line in run["history"]) == 3 * num_epochs
+    assert max(line["step"] for line in run["history"]) == 3
     assert run["arguments"]["augmentations"] == ["gain", "noise"]
     assert run["arguments"]["hard_negatives"] == ["silence"]

@@ -14,6 +14,7 @@ from support import tiny_model
 
 from sdiareward.cards.model_card import write_model_card
 from sdiareward.evaluation.folds import deal_units
+from sdiareward.pairs.schema import SIDES
 from sdiareward.train import main
 from sdiareward.training.arguments import RewardTrainingConfig, SDiaRewardModelConfig
 from sdiareward.training.batches import FeatureCollator
@@ -34,12 +35,8 @@ def test_no_unit_is_in_two_folds_and_no_fold_is_empty(units, is_modality, num_fo
     assert folds.tolist() == deal_units(list(map(str, units)), labels, num_folds, seed=1).tolist()
     assert len(set(zip(units, folds.tolist(), strict=True))) == len(set(units))
     assert len(set(folds.tolist())) == min(num_folds, len(set(units)))
-
-
-def test_folds_depend_on_the_seed():
-    units = [f"unit {number}" for number in range(12)]
-    labels = [{"criterion": "joint"}] * 12
-    assert len({tuple(deal_units(units, labels, 3, seed).tolist()) for seed in range(4)}) > 1
+    if len(set(units)) > 8:
+        assert len({tuple(deal_units(list(map(str, units)), labels, 2, seed).tolist()) for seed in range(9)}) > 1
 
 
 @pytest.fixture
@@ -48,12 +45,10 @@ def validate(tmp_path):
 
     def run(features, folds):
         keyed = {f"{row} {side}": each[None] for row, pair in enumerate(features) for side, each in enumerate(pair)}
-        rows = datasets.Dataset.from_list(
-            [
-                {"row": row, "pair_id": f"p{row}", "length": 2, "chosen_key": f"{row} 0", "rejected_key": f"{row} 1"}
-                for row in range(len(features))
-            ]
-        )
+        numbers = range(len(features))
+        columns = {"row": list(numbers), "pair_id": [f"p{row}" for row in numbers], "length": [2] * len(numbers)}
+        columns |= {f"{side}_key": [f"{row} {n}" for row in numbers] for n, side in enumerate(SIDES)}
+        rows = datasets.Dataset.from_dict(columns)
         places = (SDiaRewardHead(tiny_model.make_config()), tiny_model.make_processor(), {"train": rows})
         setup = TrainingSetup(*places, FeatureCollator(keyed), "start", SDiaRewardModelConfig(folds=2))
         needed = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "gradient_checkpointing": False}
@@ -156,8 +151,6 @@ def test_folds_are_measured_written_on_the_card_and_the_same_after_a_kill(train,
     ("changes", "message"),
     [
         ({"folds": 5}, r"folds is 5, but the 8 pairs are of 4 groups: 2 have the same \w+, such as rows 0 and 1;"),
-        ({"folds": 1}, "folds is 1; it must be at least 2"),
-        ({"folds": 2, "use_peft": True}, "use_peft and folds are both given"),
         ({"folds": 2, "eval_strategy": "epoch"}, "eval_strategy cannot be given with folds"),
         ({"folds": 2, "augmentations": "gain"}, "augmentations cannot be given with folds"),
     ],

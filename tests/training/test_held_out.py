@@ -153,10 +153,8 @@ def test_answers_without_a_prompt_share_none(tmp_path):
 
 def test_given_splits_that_share_prompts_or_recordings_are_used_and_noted(tmp_path):
     rows = SHARED["prompt"]
-    for split, found in (
-        ("train", rows[:4]),
-        ("validation", [*rows[4:6], _pair("other", "new", "wrong0"), _pair("x", "y", "z")]),
-    ):
+    held_out = [*rows[4:6], _pair("other", "new", "wrong0"), _pair("x", "y", "z")]
+    for split, found in (("train", rows[:4]), ("validation", held_out)):
         datasets.Dataset.from_list(found).to_parquet(tmp_path / f"{split}.parquet")
     splits, (notice,) = load(tmp_path, share=0.1)
     assert f"{tmp_path}: 3 of 4 pairs" in notice and find_shared(splits) == [0, 1, 2]
