@@ -158,7 +158,7 @@ def run(*words: Words) -> None:
     settings = read_mapping(Path(given["--config"])) if "--config" in given else {}
     model = given.get("--model") or settings.get("model") or settings.get("model_name_or_path") or NEW_NANO
     # Before libraries are imported, which takes seconds.
-    if model not in ("nano", "small", NEW_NANO):
+    if model != NEW_NANO:
         require_model(str(model))
     from transformers.utils.logging import disable_progress_bar
 

@@ -89,11 +89,11 @@ def batch(tiny_processor, dialogues):
     return prepare.join(prepare.read_each(range(3), dialogues, ["joint"] * 3)[0])
 
 
-def run(model, batch, share=True, layer=-1, with_gradient=False):
+def run(model, batch, share=True, with_gradient=False):
     segments, last = build_prefix_tree(batch.dialogues, share)
     digests = [digest for segment in segments for message in segment.messages for digest in message.clips]
     with torch.inference_mode(not with_gradient):
-        hidden, layout = run_packed(model, segments, encode_clips(model, [batch.mels[d] for d in digests]), layer)
+        hidden, layout = run_packed(model, segments, encode_clips(model, [batch.mels[d] for d in digests]))
     return hidden, layout, last
 
 
