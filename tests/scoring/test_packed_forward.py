@@ -148,16 +148,6 @@ def test_hidden_states_are_those_of_each_dialogue_alone(model, batch, dialogues,
     assert sum(map(count_tokens, batch.dialogues)) - len(hidden) == num_saved
 
 
-@pytest.mark.parametrize("pooling_mode", ["mean", "attention", "last_token"])
-def test_pooling_is_that_of_the_model(make_tiny_model, batch, dialogues, tiny_processor, pooling_mode):
-    model = make_tiny_model(pooling_mode)
-    hidden, layout, last = run(model, batch)
-    with torch.inference_mode():
-        pooled = pool_packed(model, hidden, layout, last)
-        expected = torch.cat([model(**tiny_processor(dialogue)).pooled for dialogue in dialogues])
-    torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=0)
-
-
 def test_a_long_segment_after_a_shared_prefix_attends_in_blocks(model, monkeypatch):
     rng = np.random.default_rng(0)
     beginning, *rests = (Message(rng.integers(0, 600, length)) for length in (30, 70, 45))
