@@ -22,11 +22,9 @@ from tqdm.auto import tqdm
 
 from sdiareward.audio_sdiareward import Heard, describe_unheard
 from sdiareward.chat_sdiareward import DialogueError, expand_criteria
-from sdiareward.checkpoint_io.adapter_files import is_adapter
 from sdiareward.checkpoint_io.adapters import load_adapted
 from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.hub import split_commit
-from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.messages import DialogueLike, is_single
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -226,18 +224,14 @@ class Scorer:
         checkpoint = find_checkpoint(pretrained_model_name_or_path)
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-        processor = SDiaRewardProcessor.from_pretrained(checkpoint) if prompts else None
-        fields: dict[str, Any] = {"dtype": "float32" if dtype == FAST else dtype or "auto", "device_map": device_map}
-        # Prompts of the checkpoint keep their version.
-        if processor and prompts and (merged := {**processor.prompts, **prompts}) != processor.prompts:
-            processor.prompts, processor.prompt_version = merged, name_prompts(merged)
-            validate_prompts(merged, processor.prompt_version)
-            fields |= {"prompts": merged, "prompt_version": processor.prompt_version}
-        load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
-        model = load(checkpoint, **fields)
+        given: dict[str, Any] = {}
+        if prompts:
+            given["prompts"] = {**SDiaRewardProcessor.from_pretrained(checkpoint).prompts, **prompts}
+        stored = "float32" if dtype == FAST else dtype or "auto"
+        model = load_adapted(checkpoint, dtype=stored, device_map=device_map, **given)
         if split_commit(str(pretrained_model_name_or_path))[1]:
             model.config.name_or_path = str(pretrained_model_name_or_path)
-        processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
+        processor = SDiaRewardProcessor.from_pretrained(checkpoint, **given)
         return cls(model, processor, device=device, mixed_precision=dtype == FAST, **options)
 
     def __repr__(self) -> str:
