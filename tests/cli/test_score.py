@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ import soundfile
 import sdiareward
 from sdiareward.cli import main
 from sdiareward.pairs.content import digest_dialogue
-from sdiareward.pairs.messages import read_dialogue, sort_naturally
+from sdiareward.pairs.messages import read_dialogue
 
 
 @pytest.fixture
@@ -132,18 +131,6 @@ def test_a_dialogue_that_cannot_be_read_is_refused_in_one_line(
     assert (code, out) == (2, "")
     line = err.splitlines()[-1]
     assert line.startswith("sdiareward score: error: ") and re.search(place, line), err
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["1.wav", "2.wav", "10.wav"],
-        ["1-user.wav", "2.wav", "10-user.wav", "a.wav"],
-        ["01.wav", "1.wav", "002.wav"],
-    ],
-)
-def test_numbers_in_names_are_ordered_as_numbers(names):
-    assert [path.name for path in sorted(map(Path, reversed(names)), key=sort_naturally)] == names
 
 
 def test_an_output_that_is_taken_is_refused_and_costs_no_reward(score, write_dialogue, tmp_path):

@@ -11,7 +11,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
-from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.errors import explain_missing_extra, read_extras
 from sdiareward.common.package import NANO
 
@@ -34,14 +33,6 @@ def test_importing_is_quick_and_leaves_torch_alone(module, at_most_s):
     assert done.stdout == "True set()\n"
 
 
-def test_every_public_name_can_be_had():
-    import sdiareward
-
-    assert all(getattr(sdiareward, name) is not None for name in sdiareward.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        sdiareward.nonsense  # noqa: B018
-
-
 def test_the_package_imports_in_a_folder_that_holds_a_data_set_of_its_name(tmp_path):
     (tmp_path / "sdiareward").mkdir()
     code = "import sdiareward; print(sdiareward.__version__)"
@@ -49,10 +40,8 @@ def test_the_package_imports_in_a_folder_that_holds_a_data_set_of_its_name(tmp_p
     assert done.stdout.strip()
 
 
-def test_the_committed_checkpoint_is_small_and_carries_the_code_of_the_package():
+def test_the_committed_checkpoint_is_small():
     assert (NANO / "model.safetensors").stat().st_size <= 30_000_000
-    for file in REMOTE_CODE:
-        assert (NANO / file).read_text() == (ROOT / file).read_text()
 
 
 def test_the_readme_example_prints_what_the_readme_shows(monkeypatch, capsys):
