@@ -6,7 +6,6 @@ Public names load on first use, so that `import sdiareward` costs nothing: it re
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common.package import __version__ as __version__
@@ -69,10 +68,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-def _find_checkpoint(name: str | Path) -> str:
-    """Return the folder of `"nano"` and `"small"`; `from_pretrained` asks for it, which works without it elsewhere."""
-    from .checkpoint_io.models import find_checkpoint
-
-    return find_checkpoint(name)

@@ -9,11 +9,15 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.commands import Words, make_app, run_app
 from sdiareward.common.files import lock_folder
+from sdiareward.common.hub import require_model
+from sdiareward.common.package import NEW_NANO
+from sdiareward.common.settings import read_mapping
 
 
 if TYPE_CHECKING:
@@ -149,6 +153,12 @@ for name, about in {
 @TRAIN.default
 def run(*words: Words) -> None:
     """Train with the options of TRL's parser."""
+    given = dict(pairwise(part for word in words for part in word.split("=", 1)))
+    settings = read_mapping(Path(given["--config"])) if "--config" in given else {}
+    model = given.get("--model") or settings.get("model") or settings.get("model_name_or_path") or NEW_NANO
+    # Before libraries are imported, which takes seconds.
+    if model != NEW_NANO:
+        require_model(str(model))
     from transformers.utils.logging import disable_progress_bar
 
     from sdiareward.training.arguments import parse_arguments

@@ -132,7 +132,9 @@ def require_model(model: str, repo_type: str = "model") -> None:
     """
     name, _ = split_commit(model)
     near = [] if "/" in name or Path(name).exists() else get_close_matches(name, ("nano", "small"), 1, 0.75)
-    if near and near != [name]:
+    if near == [name]:
+        return
+    if near:
         raise ModelNotFoundError(f"{name}: no such folder; did you mean {near[0]}?")
     try:
         require_local(name)

@@ -21,7 +21,6 @@ from sdiareward.common.errors import UserError
 
 from .dialogue_folders import read_dialogue_folder
 from .loading import DIALOGUE_COLUMNS, TABLE_SUFFIXES
-from .messages import AUDIO_SUFFIXES
 from .path_sandbox import RecordingFinder
 from .rows import Rows, open_rows, read_block
 
@@ -115,14 +114,8 @@ def _require_distinct(names: Sequence[str]) -> None:
 
 def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
     """Return the systems of a table: one, or those of its column `system`."""
-    if Path(path).suffix.lower() in AUDIO_SUFFIXES:
-        raise UserError(f"{path}: is a recording; a system is a folder of dialogues or a table (or use `score`).")
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file or folder; give a folder or a table of dialogues for each system.")
-    if Path(path).suffix not in TABLE_SUFFIXES:
-        raise UserError(
-            f"{path}: is neither a folder nor one of {', '.join(TABLE_SUFFIXES)}; give dialogues in such a form."
-        )
     rows = open_rows(path)
     column = next((column for column in DIALOGUE_COLUMNS if column in rows.features), None)
     id_column = next((column for column in NAME_COLUMNS if column in rows.features), None)

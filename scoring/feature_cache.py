@@ -59,7 +59,6 @@ class FeatureCache:
         processor ([`SDiaRewardProcessor`]): Its processor, which has the system prompts.
         model_revision (`str`): Its weights, as `fingerprint.fingerprint_model` names them.
         dtype (`str`, *optional*, defaults to `"float32"`): Dtype in which the backbone computes.
-        layer (`int`, *optional*, defaults to -1): Layer of the text model, as in `Scorer.iter_features`.
         per_token (`bool`, *optional*, defaults to `False`): Store the hidden states of all tokens, not their pooled
             vector.
         stored_dtype (`str`, *optional*): Dtype on disk; by default float32 for pooled vectors and, for hidden states,
@@ -82,7 +81,6 @@ class FeatureCache:
         *,
         model_revision: str,
         dtype: str = "float32",
-        layer: int = -1,
         per_token: bool = False,
         stored_dtype: str | None = None,
     ):
@@ -90,9 +88,8 @@ class FeatureCache:
             stored_dtype = "float32" if not per_token else "bfloat16" if dtype == "bfloat16" else "float16"
         self.folder = Path(folder)
         self.processor = processor
-        self.layer = layer
         self.per_token = per_token
-        own = {"format": _FORMAT, "model_revision": model_revision, "layer": layer, "stored_dtype": stored_dtype}
+        own = {"format": _FORMAT, "model_revision": model_revision, "stored_dtype": stored_dtype}
         self.identity: dict[str, Any] = {**own, **self._list_settings(config, processor, dtype)}
         self._own_folder = self.folder / _digest(self.identity)[:12]
         self._dtype = getattr(torch, stored_dtype)
@@ -240,7 +237,7 @@ class FeatureCache:
         order, rows = list(missing), list(missing.values())
         reasons: dict[int, str] = {}
         subset: Any = torch.utils.data.Subset(dialogues, rows)  # type: ignore[arg-type]
-        options: dict[str, Any] = {"layer": self.layer, "per_token": self.per_token, "progress": progress}
+        options: dict[str, Any] = {"per_token": self.per_token, "progress": progress}
         options["groups"] = None if groups is None else [groups[row] for row in rows]
         options["skipped"] = None if skipped is None else reasons
         features = scorer.iter_features(subset, [names[row] for row in rows], **options)

@@ -56,7 +56,7 @@ class ModelSpec:
 
     def load(self, criterion: str | None = None, device: str | None = None) -> "Scorer":
         # Before libraries are imported, which takes seconds.
-        require_model(self.checkpoint)
+        require_model(self.name)
         from transformers.utils.logging import disable_progress_bar
 
         from .scorer import Scorer
@@ -113,8 +113,7 @@ class ModelArguments(ModelRevision):
     prompt_file: str | None = None
 
     def make_spec(self) -> ModelSpec:
-        if self.model not in ("nano", "small"):
-            require_model(self.model)
+        require_model(self.model)
         prompts = read_prompts(self.prompt_file) if self.prompt_file else None
         return ModelSpec(self.model, prompts, self.dtype, self.device, self.batch_tokens)
 

@@ -75,35 +75,27 @@ class PackedLayout:
     def prepare_varlen(self, device: torch.device) -> tuple[Any, ...]:
         """Return what a variable-length kernel takes: key rows, bounds of queries and of keys, longest of each."""
         if device not in self._varlen:
-            rows = torch.arange(sum(self.lengths))
-            keys = [self.take_along(rows, segment, 0) for segment in range(len(self.lengths))]
+            rows = torch.arange(sum(self.lengths)).split(self.lengths)
+            keys = [self.join(rows, segment, 0) for segment in range(len(self.lengths))]
             num_keys = [len(key) for key in keys]
             key_rows = torch.cat(keys).to(device) if sum(num_keys) > sum(self.lengths) else None
-            bounds = _make_bounds(self.lengths, device), _make_bounds(num_keys, device)
-            self._varlen[device] = (key_rows, *bounds, max(self.lengths), max(num_keys))
+            bounds = ([0, *accumulate(lengths)] for lengths in (self.lengths, num_keys))
+            ends = (torch.tensor(each, dtype=torch.int32, device=device) for each in bounds)
+            self._varlen[device] = (key_rows, *ends, max(self.lengths), max(num_keys))
         return self._varlen[device]
 
 
-class Windows:
+class Windows(PackedLayout):
+    """Windows of audio, which share nothing; those of one length are computed together by SDPA."""
+
     def __init__(self, lengths: Sequence[int]):
-        self.lengths = list(lengths)
-        self._varlen: dict[torch.device, tuple[Any, ...]] = {}
+        super().__init__(lengths, [None] * len(lengths))
         starts = torch.tensor([0, *accumulate(self.lengths)][:-1])
         of_length = torch.tensor(self.lengths)
         # Positions of the windows of each length, shape `(num_windows, length)`.
         sizes = sorted(set(self.lengths))
         self.groups = [starts[of_length == size][:, None] + torch.arange(size) for size in sizes]
         self.order = torch.cat([group.flatten() for group in self.groups]).argsort()
-
-    def prepare_varlen(self, device: torch.device) -> tuple[Any, ...]:
-        if device not in self._varlen:
-            bounds = _make_bounds(self.lengths, device)
-            self._varlen[device] = (None, bounds, bounds, max(self.lengths), max(self.lengths))
-        return self._varlen[device]
-
-
-def _make_bounds(lengths: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
 class _PerCall(AttentionInterface):

@@ -27,7 +27,7 @@ from .packed_attention import PackedLayout, Windows
 
 @dataclass(frozen=True)
 class PackedOutput:
-    rewards: Tensor  # Shape `(num_dialogues, 1)`, float32; NaN for another layer than the last.
+    rewards: Tensor  # Shape `(num_dialogues, 1)`, float32.
     pooled: Tensor  # Shape `(num_dialogues, hidden_size)`, float32.
     hidden_states: Tensor  # Shape `(num_tokens, hidden_size)`, segment by segment.
     layout: PackedLayout
@@ -39,21 +39,19 @@ def run_packed_batch(
     dialogues: Sequence[Sequence[Message]],
     encode: Callable[[list[bytes]], list[Tensor]],
     *,
-    layer: int = -1,
     share_prefixes: bool = True,
 ) -> PackedOutput:
     """Score dialogues in one pass; `encode` returns the audio tower's vectors of clips by their digests."""
     segments, last = build_prefix_tree(dialogues, share_prefixes)
     vectors = encode([digest for segment in segments for message in segment.messages for digest in message.clips])
-    hidden, layout = run_packed(model, segments, vectors, layer)
+    hidden, layout = run_packed(model, segments, vectors)
     # Identical dialogues end in one segment and share one row: the product with the head may round equal rows
     # differently, depending on their place in the batch.
     ends = {segment: row for row, segment in enumerate(dict.fromkeys(last))}
     with torch.autocast(hidden.device.type, enabled=False):
         pooled = pool_packed(model, hidden, layout, list(ends))
-    rewards = model.reward(pooled) if layer < 0 else pooled.new_full((len(pooled), 1), torch.nan)
     rows = [ends[segment] for segment in last]
-    return PackedOutput(rewards[rows], pooled[rows], hidden, layout, last)
+    return PackedOutput(model.reward(pooled)[rows], pooled[rows], hidden, layout, last)
 
 
 def encode_clips(model: SDiaRewardModel, mels: Sequence[Tensor]) -> list[Tensor]:
@@ -78,9 +76,9 @@ def compute_window_lengths(num_frames: Sequence[int], n_window: int) -> list[int
 
 
 def run_packed(
-    model: SDiaRewardModel, segments: Sequence[Segment], clips: Sequence[Tensor], layer: int = -1
+    model: SDiaRewardModel, segments: Sequence[Segment], clips: Sequence[Tensor]
 ) -> tuple[Tensor, PackedLayout]:
-    """Return hidden states of shape `(num_tokens, hidden_size)`; for `layer`, see `Scorer.iter_features`."""
+    """Return the last hidden states, after the final norm, shape `(num_tokens, hidden_size)`."""
     layout = PackedLayout([count_tokens(each.messages) for each in segments], [each.parent for each in segments])
     messages = [message for segment in segments for message in segment.messages]
     ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)
@@ -92,11 +90,9 @@ def run_packed(
         # Already a mapping, so that no mask is built: the attention function knows what each token attends to.
         attention_mask=dict.fromkeys(text_model.config.layer_types),
         use_cache=False,
-        output_hidden_states=layer >= 0,
         layout=layout,
     )
-    hidden = output.hidden_states[layer] if layer >= 0 else output.last_hidden_state
-    return hidden[0], layout
+    return output.last_hidden_state[0], layout
 
 
 def pool_packed(model: SDiaRewardModel, hidden: Tensor, layout: PackedLayout, last: Sequence[int]) -> Tensor:

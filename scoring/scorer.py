@@ -22,11 +22,9 @@ from tqdm.auto import tqdm
 
 from sdiareward.audio_sdiareward import Heard, describe_unheard
 from sdiareward.chat_sdiareward import DialogueError, expand_criteria
-from sdiareward.checkpoint_io.adapter_files import is_adapter
 from sdiareward.checkpoint_io.adapters import load_adapted
 from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.hub import split_commit
-from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.messages import DialogueLike, is_single
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -102,7 +100,7 @@ class ScoreOptions(TypedDict, total=False):
 @dataclass(frozen=True)
 class Features:
     pooled: np.ndarray  # Shape `(hidden_size,)`, float32.
-    reward: float  # NaN for another layer than the last.
+    reward: float
     hidden_states: np.ndarray | None = None  # Shape `(num_tokens, hidden_size)`, float32.
     heard: Heard = Heard()
 
@@ -226,18 +224,14 @@ class Scorer:
         checkpoint = find_checkpoint(pretrained_model_name_or_path)
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-        processor = SDiaRewardProcessor.from_pretrained(checkpoint) if prompts else None
-        fields: dict[str, Any] = {"dtype": "float32" if dtype == FAST else dtype or "auto", "device_map": device_map}
-        # Prompts of the checkpoint keep their version.
-        if processor and prompts and (merged := {**processor.prompts, **prompts}) != processor.prompts:
-            processor.prompts, processor.prompt_version = merged, name_prompts(merged)
-            validate_prompts(merged, processor.prompt_version)
-            fields |= {"prompts": merged, "prompt_version": processor.prompt_version}
-        load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
-        model = load(checkpoint, **fields)
+        given: dict[str, Any] = {}
+        if prompts:
+            given["prompts"] = {**SDiaRewardProcessor.from_pretrained(checkpoint).prompts, **prompts}
+        stored = "float32" if dtype == FAST else dtype or "auto"
+        model = load_adapted(checkpoint, dtype=stored, device_map=device_map, **given)
         if split_commit(str(pretrained_model_name_or_path))[1]:
             model.config.name_or_path = str(pretrained_model_name_or_path)
-        processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
+        processor = SDiaRewardProcessor.from_pretrained(checkpoint, **given)
         return cls(model, processor, device=device, mixed_precision=dtype == FAST, **options)
 
     def __repr__(self) -> str:
@@ -359,7 +353,6 @@ class Scorer:
         dialogues: Sequence[Any],
         criterion: Criteria = "joint",
         *,
-        layer: int = -1,
         per_token: bool = False,
         groups: Groups = None,
         skipped: MutableMapping[int, str] | None = None,
@@ -371,24 +364,18 @@ class Scorer:
         Args:
             dialogues (`Sequence[DialogueLike]`): As in `iter_scores`.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): As in `iter_scores`.
-            layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm, from which
-                rewards are computed; `k >= 0` for the output of text layer `k`, 0 being the embeddings.
-            per_token (`bool`, *optional*, defaults to `False`): Add the hidden states of each token.
+            per_token (`bool`, *optional*, defaults to `False`): Add the last hidden states of each token.
             groups (`list`, *optional*): As in `iter_scores`.
             skipped (`dict[int, str]`, *optional*): As in `iter_scores`.
             progress (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
             is_whole (`bool`, *optional*, defaults to `False`): Refuse what is only the beginning of a dialogue.
 
         Raises:
-            ValueError: As `iter_scores`; or the model has no such layer; or `pack` is off and anything but pooled
-                vectors of the last layer is requested.
+            ValueError: As `iter_scores`; or `per_token` is requested without `pack`.
         """
         criteria = expand_criteria(criterion, len(dialogues))
-        num_layers = self.model.model.language_model.config.num_hidden_layers
-        if not -1 <= layer < num_layers:
-            raise ValueError(f"layer is {layer}; give one of the layers 0 to {num_layers - 1}, or -1 for the last.")
-        if not self.pack and (layer >= 0 or per_token):
-            raise ValueError("hidden states of tokens or of other layers are requested; they require pack=True.")
+        if per_token and not self.pack:
+            raise ValueError("hidden states of tokens are requested; they require pack=True.")
         if groups is not None and len(groups) != len(dialogues):
             raise ValueError(f"got {len(groups)} groups for {len(dialogues)} dialogues; give one for each.")
         members: dict[Hashable, list[int]] = {}
@@ -406,7 +393,7 @@ class Scorer:
                 with _counting:
                     self.audio_s += sum(each.heard.heard_s for each in batch.read.values())
                 with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision):
-                    features = self._compute(batch, layer, per_token)
+                    features = self._compute(batch, per_token)
                 for (index, dialogue), each in zip(batch.read.items(), features, strict=True):
                     yield index, replace(each, heard=dialogue.heard)
                 bar.update(len(features))
@@ -435,11 +422,11 @@ class Scorer:
                 members, num_bytes = [], 0
 
     @torch.inference_mode()
-    def _compute(self, batch: PreparedBatch, layer: int, per_token: bool) -> list[Features]:
+    def _compute(self, batch: PreparedBatch, per_token: bool) -> list[Features]:
         if not self.pack:
             return self._compute_padded(batch)
         encode, shares = partial(self._encode, batch), self.share_prefixes
-        output = run_packed_batch(self.model, batch.dialogues, encode, layer=layer, share_prefixes=shares)
+        output = run_packed_batch(self.model, batch.dialogues, encode, share_prefixes=shares)
         features = list(map(Features, output.pooled.cpu().numpy(), output.rewards.squeeze(-1).tolist()))
         if not per_token:
             return features

@@ -20,8 +20,8 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -314,8 +314,10 @@ def listed(names: list[str]) -> str:
 
 def find_checkpoint(name_or_path: Any) -> Any:
     """Return the folder of a model that the package has by name, such as `"nano"`; in a checkpoint's code the name."""
-    find = getattr(sys.modules.get(str(__package__)), "_find_checkpoint", None)
-    return name_or_path if find is None or name_or_path is None else find(name_or_path)
+    if __package__ != "sdiareward" or name_or_path is None:
+        return name_or_path
+    # Not an import statement: transformers would look for the module beside a checkpoint's code.
+    return import_module("sdiareward.checkpoint_io.models").find_checkpoint(name_or_path)
 
 
 class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):

@@ -221,7 +221,7 @@ def test_silence_and_low_sampling_rates_limit_a_verdict():
     rows = [{**equal, "dialogue": name, "group_id": name, "system": of} for name in "klmnopqrstuv" for of in "ab"]
     table = pd.DataFrame(rows).astype({"lowest_rate": "Int64", "highest_rate": "Int64"})
 
-    def find(model="elsewhere"):
+    def find(model="."):
         return list_limits(model, table, [], 6.0, False)
 
     assert find(str(NANO))[0].text.startswith("nano is a demonstration") and len(find()) == 1
@@ -303,8 +303,7 @@ def test_a_call_without_a_folder_leaves_nothing_and_equal_systems_do_not_differ(
         ("a", "a: is a single system; give a second folder or table"),
         ("a none", "none: no such file or folder"),
         ("a a", "is given twice"),
-        ("a a/d00/0.wav", "a/d00/0.wav: is a recording; a system is a folder of dialogues"),
-        ("a notes.txt", r"notes\.txt: is neither a folder nor one of \.json"),
+        ("a a/d00/0.wav", "a/d00/0.wav: is not a table of rows"),
         ("a b --user_turns none", "none: no such folder"),
         ("a b/d00", r"d00: its recordings, such as 0\.wav, name no user's turn"),
         ("a empty", "empty: has no dialogues"),
@@ -318,7 +317,6 @@ def test_a_mistake_ends_in_one_line(compare, systems, arguments, problem):
     for name in ("a", "b"):
         Path(name).symlink_to(systems[0].parent / name)
     Path("empty").mkdir()
-    Path("notes.txt").touch()
     write_system(Path("other"), 0, 1)
     Path("other/d00").rename("other/z")
     write_system(Path("broken"), 0, 1)

@@ -10,7 +10,6 @@ from sdiareward.checkpoint_io import models
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main
 from sdiareward.common.package import EXAMPLES, NANO
-from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.outcomes import SAME_REWARD
 
 
@@ -98,7 +97,6 @@ def test_a_folder_that_holds_something_is_kept(tmp_path, capsys, monkeypatch):
 def test_a_name_of_the_package_stands_for_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert models.find_checkpoint("nano") == str(NANO)
-    assert ModelSpec("nano").checkpoint == str(NANO)
     # A folder of that name counts first.
     (tmp_path / "nano").mkdir()
     assert models.find_checkpoint("nano") == "nano"

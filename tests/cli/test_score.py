@@ -2,8 +2,6 @@
 
 import json
 import re
-import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,10 +9,9 @@ import pytest
 import soundfile
 
 import sdiareward
-from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.cli import main
 from sdiareward.pairs.content import digest_dialogue
-from sdiareward.pairs.messages import read_dialogue, sort_naturally
+from sdiareward.pairs.messages import read_dialogue
 
 
 @pytest.fixture
@@ -107,23 +104,6 @@ def test_every_form_of_a_dialogue_is_the_same_dialogue(write_dialogue, tmp_path)
     assert len({digest_dialogue(read_dialogue(form), "joint") for form in forms}) == 1
 
 
-def test_a_turn_of_more_than_30_seconds_is_scored_with_a_notice(score, write_dialogue, write_wav):
-    code, _, notice = score(write_dialogue(audio=write_wav("c.wav", 31.0)))
-    assert code == 0
-    assert "1 turns cut: the model hears 30.4 of 31.4 s (turn 2)" in notice
-
-
-def test_a_prompt_file_and_a_budget_of_tokens_hold_for_files_too(score, write_dialogue, tmp_path):
-    path = write_dialogue()
-    (tmp_path / "prompt.txt").write_text("Judge this.")
-    rewards = [
-        json.loads(score(path, "--json", *flags)[1])["dialogues"][0]["reward"]
-        for flags in ((), ("--batch-tokens", "1"), ("--prompt-file", tmp_path / "prompt.txt"))
-    ]
-    assert rewards[1] == pytest.approx(rewards[0], abs=1e-5)
-    assert abs(rewards[2] - rewards[0]) > 1e-3
-
-
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -132,11 +112,7 @@ def test_a_prompt_file_and_a_budget_of_tokens_hold_for_files_too(score, write_di
         ("[]", ""),
         ('[{"audio": "a.wav"}]', "turn 1"),
         ('[{"role": "user", "audio": 3}, {"role": "assistant", "audio": "b.wav"}]', "turn 1"),
-        ('[{"role": "user", "content": [{"type": "image"}]}]', "turn 1"),
         ({"audio": "none.wav"}, "turn 2: "),
-        ({"audio": None}, "turn 2: "),
-        ({"role": "user"}, "turn 2: "),
-        ({"text": "<|im_end|>"}, "turn 2: "),
         ({"audio": "loud.wav"}, "turn 2: .*loud.wav: its samples reach .*; full scale is 1"),
         ({"audio": "nan.wav"}, r"turn 2: .*nan\.wav"),
         ({"audio": "short.wav"}, r"turn 2: .*short\.wav"),
@@ -155,26 +131,6 @@ def test_a_dialogue_that_cannot_be_read_is_refused_in_one_line(
     assert (code, out) == (2, "")
     line = err.splitlines()[-1]
     assert line.startswith("sdiareward score: error: ") and re.search(place, line), err
-
-
-def test_a_turn_of_twenty_minutes_is_refused_without_decoding_it(write_dialogue, write_wav):
-    path = write_dialogue(audio=write_wav("long.wav", array=np.zeros(1200 * 8000, dtype=np.float32), rate=8000))
-    started_s = time.perf_counter()
-    with pytest.raises(DialogueError, match="lasts 1200.0 s"):
-        read_dialogue(path)
-    assert time.perf_counter() - started_s < 2.0
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["1.wav", "2.wav", "10.wav"],
-        ["1-user.wav", "2.wav", "10-user.wav", "a.wav"],
-        ["01.wav", "1.wav", "002.wav"],
-    ],
-)
-def test_numbers_in_names_are_ordered_as_numbers(names):
-    assert [path.name for path in sorted(map(Path, reversed(names)), key=sort_naturally)] == names
 
 
 def test_an_output_that_is_taken_is_refused_and_costs_no_reward(score, write_dialogue, tmp_path):

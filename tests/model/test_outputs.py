@@ -23,14 +23,6 @@ def test_labels_give_the_mean_squared_error_of_the_rewards(make_tiny_model, inpu
         model(**inputs, labels=torch.tensor([1.0]))
 
 
-def test_the_pooled_vector_is_the_pooled_last_hidden_state(make_tiny_model, inputs):
-    output = make_tiny_model()(**inputs, output_hidden_states=True)
-    assert len(output.hidden_states) == 3
-    mask = inputs["attention_mask"].unsqueeze(-1)
-    mean = (output.hidden_states[-1] * mask).sum(1) / mask.sum(1)
-    torch.testing.assert_close(output.pooled, mean)
-
-
 def test_attentions_are_returned_where_they_are_computed(make_tiny_model, inputs):
     model = make_tiny_model()
     with pytest.raises(ValueError, match="'sdpa', which returns no attentions; load with 'eager'"):

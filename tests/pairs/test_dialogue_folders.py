@@ -50,6 +50,10 @@ def shape(found):
         ("x/0.wav x/1.wav notes.txt .hidden/0.wav", {"x": "user:0.wav assistant:1.wav"}),
         ("y/turn2.flac y/turn10.flac", {"y": "user:turn2.flac assistant:turn10.flac"}),
         (
+            "y/10-a.wav y/a.wav y/2.wav y/1-a.wav",
+            {"y": "user:1-a.wav assistant:2.wav user:10-a.wav assistant:a.wav"},
+        ),
+        (
             "y/2_user.wav y/1_assistant.wav y/1_user.wav y/2_assistant.wav",
             {"y": "user:1_user.wav assistant:1_assistant.wav user:2_user.wav assistant:2_assistant.wav"},
         ),

@@ -36,14 +36,6 @@ def test_a_dialogue_gets_the_same_reward_alone_and_in_a_batch(
     assert (alone[0] - alone[1]).abs() > 1e-3
 
 
-def test_eager_and_sdpa_attention_give_the_same_reward(make_tiny_model, inputs):
-    model = make_tiny_model()
-    model.set_attn_implementation("sdpa")
-    with_sdpa = rewards(model, inputs)
-    model.set_attn_implementation("eager")
-    torch.testing.assert_close(rewards(model, inputs), with_sdpa, rtol=0, atol=TOLERANCE)
-
-
 def test_cached_audio_features_give_the_reward_of_the_mel_features(make_tiny_model, inputs):
     model = make_tiny_model()
     with torch.inference_mode():
@@ -83,18 +75,6 @@ def test_a_stacking_model_takes_fewer_tokens_and_gives_one_reward_by_every_path(
         cached = model(batch["input_ids"], batch["attention_mask"], audio_features=vectors).logits
     assert vectors.shape == (17, 128)
     torch.testing.assert_close(cached, expected, rtol=0, atol=TOLERANCE)
-
-
-def test_text_alone_can_be_scored(make_tiny_model, tiny_processor):
-    batch = tiny_processor([{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}])
-    assert rewards(make_tiny_model(), batch).shape == (1, 1)
-
-
-def test_the_reward_hears_the_audio(make_tiny_model, tiny_processor, make_dialogue):
-    model = make_tiny_model()
-    loud, quiet = make_dialogue(0.5, 0.5), make_dialogue(0.5, 0.5)
-    quiet[1]["content"][1]["audio"] = quiet[1]["content"][1]["audio"][::-1] * 0.01
-    assert (rewards(model, tiny_processor(loud)) - rewards(model, tiny_processor(quiet))).abs() > 1e-5
 
 
 def test_the_reward_is_the_scaled_head_of_the_pooled_vector(make_tiny_model, inputs):

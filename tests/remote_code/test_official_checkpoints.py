@@ -1,7 +1,6 @@
 """Checkpoints in the authors' layout load, and compute what the authors' code was recorded to compute."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from support.official_layout import MEL_ROUNDING, official_tensors, write_official
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, name_prompts
+from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES
 from sdiareward.loading_sdiareward import read_processor_fields, to_native_key, to_official_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.scoring.scorer import Scorer
@@ -171,16 +170,6 @@ def test_weights_that_are_no_safetensors_are_refused(tmp_path):
     torch.save(official_tensors(), tmp_path / "pytorch_model.bin")
     with pytest.raises(FileNotFoundError, match="neither model.safetensors nor .*; save it as safetensors"):
         SDiaRewardModel.from_pretrained(tmp_path)
-
-
-def test_prompts_and_other_fields_can_be_given(load_official, caplog):
-    prompts = {"joint": "\nYou judge.\n\n"}
-    with caplog.at_level(logging.WARNING):
-        named = load_official("mean", prompts=prompts, prompt_version="theirs", max_turn_s=20.0).config
-        unnamed = load_official("mean", prompts=prompts).config
-    assert (named.prompts, named.prompt_version, named.max_turn_s) == (prompts, "theirs", 20.0)
-    assert unnamed.prompt_version == name_prompts(prompts) != name_prompts({"joint": "You judge."})
-    assert "prompt" not in caplog.text
 
 
 def test_the_processor_of_a_released_checkpoint_agrees_with_its_model(tmp_path, fixtures_dir, tiny_checkpoint):

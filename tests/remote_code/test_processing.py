@@ -46,12 +46,6 @@ def test_the_messages_given_are_not_changed(tiny_processor, make_dialogue):
     assert str(messages) == str(before)
 
 
-def test_a_dialogue_keeps_its_own_system_turn(tiny_processor):
-    messages = [{"role": "system", "content": "Mine."}, {"role": "user", "content": "Hello."}]
-    text = tiny_processor.tokenizer.decode(tiny_processor(messages)["input_ids"][0])
-    assert text.startswith("<|im_start|>system\nMine.<|im_end|>\n<|im_start|>user")
-
-
 def test_each_dialogue_can_have_its_own_criterion(tiny_processor, make_dialogue):
     dialogue = make_dialogue()
     mixed = tiny_processor([dialogue, dialogue], criterion=["modality", "colloquialness"], padding_side="right")

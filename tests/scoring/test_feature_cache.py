@@ -7,7 +7,6 @@ import pytest
 import torch
 from support.tiny_model import make_processor
 
-from sdiareward.perturbations.channel import encode
 from sdiareward.scoring import feature_cache
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
@@ -38,10 +37,8 @@ def test_a_cached_vector_is_the_one_the_scorer_computes(scorer, open_cache, dial
     for index, features in scorer.iter_features(dialogues, "modality"):
         assert cache[keys[index]].dtype == torch.float32
         assert cache[keys[index]].tolist() == [features.pooled.tolist()]
-    # Another layer and another pooling have a place of their own in the folder.
-    embeddings, last = open_cache(layer=0), make_tiny_model("last_token")
-    ((_, features),) = scorer.iter_features(dialogues[:1], layer=0)
-    assert embeddings[embeddings.fill(scorer, dialogues[:1])[0]].tolist() == [features.pooled.tolist()]
+    # Another pooling has a place of its own in the folder.
+    last = make_tiny_model("last_token")
     cache = open_cache(last.config)
     (key,) = cache.fill(Scorer(last, scorer.processor), dialogues[:1], "modality")
     assert len(cache) == 1 and key not in keys and not torch.equal(cache[key], open_cache()[keys[0]])
@@ -77,7 +74,6 @@ CHANGES = {
 }
 OPTIONS = (
     {"model_revision": "abd"},
-    {"layer": 1},
     {"per_token": True},
     {"dtype": "bfloat16"},
     {"per_token": True, "stored_dtype": "float32"},
@@ -102,13 +98,6 @@ def test_the_key_changes_with_what_is_heard_and_read_and_with_what_computes_it(o
     assert len(set(keys)) == len(keys)
     per_token = open_cache(last, per_token=True).key(make_dialogue(0.3, 0.2))
     assert per_token == open_cache(per_token=True).key(make_dialogue(0.3, 0.2))
-
-
-def test_a_recording_has_one_key_in_every_form_it_is_given(open_cache, make_tone, tmp_path):
-    wav, path = encode(make_tone(0.3), 16_000, "WAV", "PCM_16", None), tmp_path / "tone.wav"
-    path.write_bytes(wav)
-    forms = [path, str(path), wav, {"bytes": wav, "path": None}, {"bytes": None, "path": str(path)}]
-    assert len({open_cache().key([{"role": "user", "content": [{"audio": audio}]}]) for audio in forms}) == 1
 
 
 def test_only_what_is_missing_is_computed_and_each_dialogue_once(scorer, open_cache, dialogues, monkeypatch):

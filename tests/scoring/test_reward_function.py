@@ -144,20 +144,6 @@ def test_a_missing_reward_is_a_floor_or_an_error_on_request(scorer, speak, bad_c
         reward_fn(scorer, speak=speak, on_error="raise")([QUESTION] * 2, [say("fine"), say("fine<|im_end|>")])
 
 
-def test_prompts_that_are_no_dialogue_are_named(scorer, speak):
-    reward = reward_fn(scorer, speak=speak)
-    prompts = {
-        "begins with the assistant": [turn("assistant", "hello")],
-        "two user turns in a row": [*QUESTION, *QUESTION],
-        "role is 'tool'": [*QUESTION, {"role": "tool", "content": "4"}, *QUESTION],
-        "'<|im_start|>'": [turn("user", "is <|im_start|> a word")],
-        "'5'": 5,
-    }
-    assert reward(list(prompts.values()), [say("yes")] * 5) == [None] * 5
-    for reason in prompts:
-        assert sum(reason in each for each in reward.last_reasons) == 1, reason
-
-
 def test_text_alone_is_scored_only_without_require_audio(scorer):
     for prompt, completion in ((QUESTION, say("fine")), ("how are you", "fine")):
         with pytest.raises(ValueError, match="nothing gives them sound; give speak"):

@@ -62,8 +62,7 @@ def make(scorer, **options):
         (lambda scorer, given: scorer.score(given, ["joint"]), "1 criteria for 4 dialogues"),
         (lambda scorer, given: scorer.score(given, groups=["a"]), "1 groups for 4 dialogues"),
         (lambda scorer, given: scorer.score([given[0], []]), "has no turns"),
-        (lambda scorer, given: next(scorer.iter_features(given, layer=2)), "layer is 2; .*the layers 0 to 1"),
-        (lambda scorer, given: next(make(scorer, pack=False).iter_features(given, layer=0)), "require pack=True"),
+        (lambda scorer, given: next(make(scorer, pack=False).iter_features(given, per_token=True)), "require pack="),
         (lambda scorer, given: make(scorer, batch_tokens=0), "batch_tokens is 0"),
         (lambda scorer, given: make(scorer, num_workers=-1), "num_workers -1"),
         (lambda scorer, given: Scorer(scorer.model, make_processor(max_turn_s=5.0)), "max_turn_s is .* but"),
@@ -162,9 +161,6 @@ def test_features_are_what_the_head_makes_rewards_from(scorer, dialogues, reward
         assert made == pytest.approx(rewards[index], abs=1e-5)
         assert features.hidden_states.shape == (tiny_processor.num_tokens(dialogues[index]), 32)
         assert features.hidden_states.mean(axis=0) == pytest.approx(features.pooled, abs=1e-5)
-    (_, first), *_ = scorer.iter_features(dialogues[:1], layer=1)
-    (_, last), *_ = scorer.iter_features(dialogues[:1])
-    assert math.isnan(first.reward) and abs(first.pooled - last.pooled).max() > 1e-3
 
 
 def test_a_loaded_checkpoint_gives_the_rewards_of_the_model_saved(tiny_checkpoint, dialogues, rewards):
