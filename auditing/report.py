@@ -43,7 +43,7 @@ GROUPS = {
 }
 # What a model ignores if these attacks succeed.
 _IGNORED = {
-    **dict.fromkeys(("foreign_ending", "shuffled", "foreign_transcript"), "It ignores what is said"),
+    **dict.fromkeys(("foreign_ending", "shuffled", "foreign_transcript"), "It does not follow the conversation"),
     "silence": "It ignores the sound",
 }
 _COLUMNS = {**TITLES, "colloquialness": "colloquialness", OTHERS: "no subset", "overall_micro": "all pairs"}

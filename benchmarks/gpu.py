@@ -172,7 +172,7 @@ def measure_grpo(size: str, args: Arguments) -> Record:
             scenario_ids=scenarios,
             processing_class=ThinkerProcessor(processor.feature_extractor, tokenizer, max_turn_s=MAX_RECORDING_S),
             train_dataset=make_prompt_rows(make_samples(scenarios, args), JudgingPrompt().make_conversation),
-            peft_config=configure_adapters(GRPOArguments(dataset="", train="lora")),
+            peft_config=configure_adapters(GRPOArguments(dataset="", use_peft=True)),
             callbacks=[clock],
         )
         peak_mib = racing.measure(trainer.train).peak_mib

@@ -26,7 +26,7 @@ _CAPTION = (
 _SHOWN = {
     "person or hibari, in an unheard game": ("unseen", "modality", "drascula", "hibari"),
     "right or wrong last answer, in an unheard game": ("unseen", "joint", "context: last_answer", "recorded"),
-    "person or hibari, in a game of the training": ("known", "modality", "amazon_queen", "hibari"),
+    "person or hibari, in a training game": ("known", "modality", "amazon_queen", "hibari"),
     "right or wrong transcript": ("known", "joint", "context: transcript", "recorded"),
     "spoken or written style": ("known", "colloquialness", "balanced", "all"),
 }

@@ -1,4 +1,4 @@
-"""`sdiareward audit`: perturb and attack pairs, and measure how much the rewards of a model move."""
+"""`sdiareward audit`: perturb and attack pairs, and measure how much the rewards of a model change."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AuditArguments(ModelArguments, PairsArguments):
 
 
 def audit(args: AuditArguments | None = None) -> int:
-    """Perturb and attack pairs, and measure how much the rewards of a model move.
+    """Perturb and attack pairs, and measure how much the rewards of a model change.
 
     The same command resumes a killed run; docs/audit.md explains every check.
 
@@ -110,7 +110,7 @@ def _make_auditor(args: AuditArguments) -> Auditor:
 def _choose_names(flag: str, names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
     known = tuple(known)
     if unknown := [name for name in names if name not in (*known, _ALL, _NONE)]:
-        raise UserError(f"{flag}: {unknown[0]!r} is none of {', '.join(known)}, {_ALL}, {_NONE}.")
+        raise UserError(f"{flag}: {unknown[0]!r} is not one of {', '.join(known)}, {_ALL}, {_NONE}.")
     return tuple(name for name in known if name in names or _ALL in names)
 
 

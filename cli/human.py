@@ -148,7 +148,7 @@ def rate(
         study_dir: Folder of the study; key.json need not be in it.
         rater: Name of the only rater; the same name resumes. By default raters enter their names on the page.
         port: Port of the page; a free one by default.
-        host: Address to listen at, such as 0.0.0.0 for raters elsewhere, who then need a key.
+        host: Address to listen on, such as 0.0.0.0 for raters elsewhere, who then need a key.
         key_file: File with the key in the raters' address; by default, with --host, a new key at every start.
         public_url: Address at which raters reach the page, such as the address of a proxy with TLS.
     """

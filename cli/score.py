@@ -60,25 +60,25 @@ def score(
     Keys of --config without a flag: gpus_per_actor, seed, window.
 
     Args:
-        dialogue: JSON file with the turns' role, audio and text, or a folder of audio files; a recording of a call, or
-            a folder of its two sides; or a folder of dialogues or calls; or the recording of a user's turn.
-        other: A second dialogue to compare with the first; or the recording of the answer.
-        criterion: Prompt to score under; by default the column `criterion` of a data set, else joint.
+        dialogue: One dialogue (a JSON file of turns, or a folder of recordings), the recording of a call, a folder of
+            dialogues or calls, or the recording of the user's turn.
+        other: A second dialogue, the recording of the answer, or the other side of the call.
+        criterion: Criterion to score under; by default the column criterion of a data set, else joint.
         form: Whether recordings are turns or calls; by default decided from their names, lengths and channels.
         user_channel: The user's channel of a stereo call; left is assumed.
-        segments: Who speaks when in a call, as RTTM, JSON, SRT or VTT; by default the file of its name, or its sound.
+        segments: Segments of a call (RTTM, JSON, SRT, VTT); by default a file beside it, else found in the audio.
         user: The user's name in the segments of a call.
-        assistant: The assistant's name there.
+        assistant: The assistant's name in the segments of a call.
         window: Turns of a call that are scored together: an even number from 2 to 16.
         turns_dir: Folder for the turns of a call, as dialogues.
         json: Print one JSON object instead of lines.
-        user_turns: Folder of the user's turns; the folder that is scored has the assistant's turns, as in compare.
+        user_turns: Folder of the user's turns; the scored folder then has the assistant's turns.
         output_dir: Folder for scores.parquet, skipped.jsonl and summary.json; the same command resumes a killed run.
         max_samples: Number of rows to score, drawn evenly from subsets, recordings and synthesizers; all by default.
-        seed: Seed of that draw.
+        seed: Seed of the draw of max_samples.
         strict: Exit with 1 if a row was skipped.
-        engine: What runs it; local by default.
-        num_actors: With ray: copies of the model; one for each GPU by default, or one.
+        engine: Where to run; local by default.
+        num_actors: With ray: copies of the model; by default one per GPU, or one on the CPUs.
         gpus_per_actor: With ray: GPUs of each copy; 1 by default if there are any.
     """
     from sdiareward.pairs.dialogue_folders import holds_dialogues
@@ -87,7 +87,9 @@ def score(
     calls = CallSettings(form, user_channel, user, assistant, CallRules(window=window))
     call, of_call = _find_call(given, calls), {"segments": segments, "turns_dir": turns_dir}
     if call is None and any(of_call.values()):
-        raise ValueError("--segments and --turns_dir are for one call; give its recording, or the folder of its two.")
+        raise ValueError(
+            "--segments and --turns_dir are for one call; give its recording, or the folder of both sides."
+        )
     folders = [path for path in given if call is None and (user_turns or holds_dialogues(path, calls))]
     if len(folders) == 2:
         raise ValueError(f"{dialogue} and {other} are folders of dialogues; compare them with `sdiareward compare`.")
@@ -96,7 +98,7 @@ def score(
     if bool(given) == (data.dataset is not None):
         raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
     if call is None and given and output_dir is not None and given[0].is_dir():
-        raise ValueError(f"{dialogue}: is one dialogue, or has none; --output_dir is for a folder of dialogues.")
+        raise ValueError(f"{dialogue}: not a folder of dialogues, which --output_dir needs; omit --output_dir.")
     of_ray: dict[str, Any] = {"num_actors": num_actors, "gpus_per_actor": gpus_per_actor}
     of_data = {
         "output_dir": output_dir if call is None else None,
@@ -116,7 +118,7 @@ def score(
     if given:
         return _score_files(given, criterion, calls, model, is_json=json)
     if json:
-        raise ValueError("--json is for files of dialogues; of a data set, --output_dir gets summary.json.")
+        raise ValueError("--json is for single dialogues; for a data set, --output_dir writes summary.json.")
     if output_dir is None and (engine == "ray" or int(os.environ.get("WORLD_SIZE", "1")) > 1):
         raise ValueError("several processes need --output_dir, a folder for the scores.")
     if data.split is not None and Path(str(data.dataset)).is_file():

@@ -62,7 +62,7 @@ def demo(
     Args:
         also: Further models to choose from on the page, such as small.
         also_revisions: Branch, tag or commit of each of the further models on the Hub.
-        host: Address to listen at; by default only this machine reaches it.
+        host: Address to listen on; by default only this machine can reach it.
         port: Port of the page.
         open: Open the page in a browser.
         share: Also open a public https address through Gradio's server; everyone with the address can use the page.

@@ -22,7 +22,8 @@ class PairsArguments(DatasetRevision):
     """The pairs to measure on, and the pairs to fit the baselines on.
 
     Args:
-        criterion: Criterion to score under, such as modality; by default the column criterion, else joint.
+        criterion: Criterion to score under, such as modality; by default the column criterion, else the criterion of
+            the model's training, else joint.
         audio_root: Folder for relative paths of recordings that are not beside the table.
         baseline_data: Data set to fit the baselines on; by default the evaluated one.
         train_split: Split to fit the baselines on; without it they are omitted.
@@ -59,7 +60,7 @@ class EvalArguments(ModelArguments, PairsArguments):
         report: Also write the page report/index.html.
         compare: output_dirs of other evaluations of these pairs, for the page.
         training: run.json files of trained models; the page shows their rewards.
-        embed_audio: Recordings the page plays: all, or open (those that anyone may pass on), or none.
+        embed_audio: Recordings that the page plays: all, open (licences that allow redistribution), or none.
         calibrate: New folder for a copy of the checkpoint, calibrated on these pairs so that rewards of subsets can be
             compared; use a validation split.
     """

@@ -44,7 +44,7 @@ def write_page(
     groups = f" of {over}" if count_by(report) == "groups" else ""
     rewards = spread(table, report["criteria"][0])
     examples = [_show_examples(rewards.iloc[rows], readers, collector) for rows in choose_examples(rewards.to_numpy())]
-    pass_on = " The recordings are in this page; pass it on only if they may be." if collector.clips else ""
+    pass_on = " The page contains the recordings; share it only if their licences allow it." if collector.clips else ""
     text = f"Largest margins first, under {report['criteria'][0]}; the winner is on the left.{pass_on}"
 
     lines: list[Block] = [("text", line) for line in report["verdict"].split("\n")]

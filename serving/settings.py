@@ -61,8 +61,8 @@ class ServerArguments:
     """Where and on what the server runs.
 
     Args:
-        host: Address to listen at.
-        port: Port to listen at; 0 takes a free one.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
         drain_timeout_s: Seconds to answer accepted requests after SIGTERM.
         num_replicas: Copies of the model; several run on Ray.
         max_replicas: Largest number of copies; Ray adds some under load.

@@ -363,11 +363,11 @@ class View:
         shown = "" if len(examples) == num_wrong else f"; the {len(examples)} lowest margins are here"
         yield "text", f"{num_wrong} of {self.report['num_pairs']} pairs are wrong{shown}."
         if licenses:
-            unknown = f"recordings of your own disk that are not known to be free to pass on (licence: {licenses})"
+            unknown = f"local recordings that are not known to allow redistribution (licence: {licenses})"
             remedy = "Do not publish it; --embed_audio open writes a page without them."
             yield "caution", f"This page plays {unknown}. {remedy}"
         else:
-            yield "text", "Pass recordings on only as the licence beside them allows."
+            yield "text", "Share a recording only as its licence allows."
         for number, row in enumerate(examples, start=1):
             title = f"{number}. Margin {row['margin']:+.2f}"
             found = self._make_dialogue(row, title, f"pair {number}", {f"the {self.kind}": row["margin"]})

@@ -66,7 +66,7 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
         model: Folder or Hub id of the thinker.
         judge: Name of an endpoint, instead of a model.
         judges_file: YAML of judges instead of configs/judges.yaml.
-        judge_options: KEY=VALUE instead of the file's.
+        judge_options: KEY=VALUE in place of the judge's settings in the file.
         split: Split to evaluate.
         train_split: Split to fit the baselines on.
         baselines: Also measure the baselines.
@@ -304,7 +304,7 @@ class ReasoningArguments(DatasetRevision):
         out_of_domain: Examine the samples evaluated as out of domain.
         judge: Name of an endpoint whose model takes audio.
         judges_file: YAML of judges instead of configs/judges.yaml.
-        judge_options: KEY=VALUE instead of the file's.
+        judge_options: KEY=VALUE in place of the judge's settings in the file.
         cache_dir: Folder of the judge's answers; by default in the evaluation's folder.
         max_samples: Number of samples to examine, the first ones.
     """

@@ -59,20 +59,23 @@ def walk(tmp_path_factory):
 
 @pytest.fixture
 def built(walk):
-    return walk[1] / "sdiareward"
+    return walk[1] / "sdiareward-walkthrough"
 
 
 def test_the_commands_of_the_guide_run_and_lead_back_to_the_same_rows(walk):
     out, folder = walk
     assert "| scripted |" in out
-    built, drawn, again = (list(read_rows(folder / f"{name}sdiareward")) for name in ("", "bench/", "again/"))
+    names = ("sdiareward-walkthrough", "bench/sdiareward-bench", "again/sdiareward")
+    built, drawn, again = (list(read_rows(folder / name)) for name in names)
     assert drawn == again and {split for split, _ in drawn} == {"train", "test"}
     by_id = {row["pair_id"]: row for _, row in built}
     assert all(row == by_id[row["pair_id"]] for _, row in drawn)
-    report = json.loads((folder / "filtered/sdiareward/report.json").read_text())
-    assert report["filtered_from"] == json.loads((folder / "sdiareward/report.json").read_text())["build_id"]
+    report = json.loads((folder / "filtered/sdiareward-filtered/report.json").read_text())
+    assert (
+        report["filtered_from"] == json.loads((folder / "sdiareward-walkthrough/report.json").read_text())["build_id"]
+    )
     assert json.loads((folder / "again/sdiareward/report.json").read_text())["turns"]["scrubbed"] == 0
-    assert (folder / "bench/sdiareward/bench.png").stat().st_size > 1000
+    assert (folder / "bench/sdiareward-bench/bench.png").stat().st_size > 1000
 
 
 def judge(content_of_rejected):

@@ -135,7 +135,7 @@ def test_a_page_of_own_pairs_has_no_empty_parts_keeps_no_figure_of_before_and_is
     assert re.findall(r'<th scope="col"><span class="name">([^<]*)', table) == ["scorer", "wild"]
     # The user's own recordings play; the page warns against passing them on.
     assert len(page.all("audio")) == 4
-    assert "not known to be free to pass on (licence: unknown). Do not publish it" in page.text
+    assert "not known to allow redistribution (licence: unknown). Do not publish it" in page.text
     assert not (page.path.parent / "comparison.svg").exists()
 
 

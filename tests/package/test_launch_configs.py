@@ -2,6 +2,7 @@
 
 import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import transformers.integrations
@@ -98,3 +99,11 @@ def test_a_recipe_and_its_launch_configuration_agree(config, number, recipe, lau
     assert given["gradient_clipping"] == training.max_grad_norm
     assert given["bf16"]["enabled"]
     assert plugin.zero_stage == int(re.search(r"zero(\d)", config)[1])
+
+
+def test_every_recipe_builds_a_folder_of_its_own_name():
+    # `datasets` caches a folder under its name: load_dataset("sdiareward") elsewhere would find that build.
+    recipes = [*CONFIGS.glob("*.yaml"), *ROOT.glob("examples/*.yaml"), *ROOT.glob("benchmarks/*/*.yaml")]
+    folders = re.findall(r"^output_dir: (.+/sdiareward.*)$", "\n".join(map(Path.read_text, recipes)), re.MULTILINE)
+    names = [folder.rpartition("/")[2] for folder in folders]
+    assert len(names) > 7 and "sdiareward" not in names and len(set(names)) == len(names)

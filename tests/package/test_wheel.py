@@ -132,7 +132,7 @@ def test_an_index_would_take_both_and_the_wheel_is_small(distributions):
 
 
 NEEDS = {
-    "sdiareward.train --config recipe.yaml": "train",
+    "sdiareward.train --dataset_name pairs.csv": "train",
     "sdiareward.eval --model m --dataset d --output_dir o": "eval",
     "sdiareward.cli score --dataset dialogues.json --output_dir scores --engine ray": "ray",
     "sdiareward.cli serve --model MODEL": "serve",
@@ -187,15 +187,16 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, runs
     assert re.search(rf"pip install ['\"]sdiareward\[{extra}\]['\"]", last), last
 
 
-def test_the_core_has_its_recorded_rewards_and_all_public_names_but_the_trainer(runs, core):
+def test_the_core_has_its_recorded_rewards_and_its_public_names_without_extras(runs, core):
     status, report, stderr = runs["env"]
     assert status == 0, report + stderr
     assert 'pip install "sdiareward[demo]"' in report and report.count(" as recorded: nano on ") == 2
     _, names, stderr = runs["names"]
-    file, missing = names.splitlines()
+    file, *missing = names.splitlines()
     assert Path(file).is_relative_to(core)
-    hint = r'SDiaRewardTrainer\|ModuleNotFoundError\|\w+ is not installed; pip install "sdiareward\[train\]"'
-    assert re.fullmatch(hint, missing), stderr
+    hint = r'(\w+)\|ModuleNotFoundError\|\w+ is not installed; pip install "sdiareward\[\w+\]"'
+    found = [re.fullmatch(hint, each) for each in missing]
+    assert [each and each[1] for each in found] == ["RewardClient", "SDiaRewardTrainer"], stderr
 
 
 def test_the_installed_command_runs(core, tmp_path):

@@ -71,7 +71,7 @@ def test_actors_score_what_is_left_as_the_local_engine_does(job, cluster, tmp_pa
 def test_what_cannot_run_is_refused_and_actors_beyond_the_rows_are_not_started(job, cluster, tmp_path):
     with pytest.raises(UserError, match="1 actors need 4 GPUs each; Ray has 0 GPUs"):
         score_on_ray(job, tmp_path, num_actors=1, gpus_per_actor=4)
-    with pytest.raises(UserError, match="16 actors with 1 CPUs each are asked for; Ray has 1 CPUs"):
+    with pytest.raises(UserError, match="16 actors need 1 CPUs each; Ray has 1 CPUs"):
         score_on_ray(job, tmp_path / "all", num_actors=64)
     assert scoring_dataset._place(64, None, 1, job.model)[0].num_actors == 1
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
