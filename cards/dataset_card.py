@@ -65,9 +65,8 @@ def _read_shard(path: Path, agreed: Any, remedy: str) -> Shard:
         leaves = [file.schema.column(index).path for index in range(len(file.schema))]
         wanted = [leaf for leaf in leaves if leaf in _LABELS or not _TURN_FIELDS.isdisjoint(leaf.split("."))]
         rows = file.read(columns=wanted).to_pylist()
-        num_bytes = sum(
-            file.metadata.row_group(index).total_byte_size for index in range(file.metadata.num_row_groups)
-        )
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        num_bytes = sum(group.total_byte_size for group in groups)
     return Shard(path, criterion, split, num_bytes, [_label(path, row, split) for row in rows])
 
 
@@ -96,15 +95,14 @@ def render_dataset_card(
     config = {name: value for name, value in report.get("config", {}).items() if name in ("seed", "channel")}
     facts = {"config": config, "skipped": report.get("skipped", []), "pairs": _count_pairs(public), "sources": sources}
     reasons = Counter(escape_markdown(label["why_withheld"]) for label in labels if label["why_withheld"])
+    counts = {
+        each["config_name"]: {split: info.num_examples for split, info in each["info"].splits.items()}
+        for each in configs
+    }
     template = jinja2.Template((CARDS / "dataset_publication.md").read_text("utf-8"), keep_trailing_newline=True)
     publication = template.render(
         repo_id=repo_id,
-        configurations={
-            each["config_name"]: ", ".join(
-                f"{split} {info.num_examples}" for split, info in each["info"].splits.items()
-            )
-            for each in configs
-        },
+        configurations={name: ", ".join(f"{split} {n}" for split, n in of.items()) for name, of in counts.items()},
         num_pairs=len(labels),
         reasons=dict(reasons.most_common()),
         has_metadata=bool(released),

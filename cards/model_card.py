@@ -28,6 +28,7 @@ from sdiareward.common.package import CARDS
 from sdiareward.common.tables import escape_code, escape_markdown, render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.folds import render_folds
+from sdiareward.evaluation.report.figures import FIGURE
 from sdiareward.evaluation.report.sections import render_markdown
 from sdiareward.evaluation.summary import (
     ALL_LEFT_OUT,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 ABOUT = "about.md"
 AUDIT = "audit.json"
-FIGURE = "rewards.png"
 _TAGS = ["reward-model", "reward-trainer", "spoken-dialogue", "sdiareward"]
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # The fields of a run's record that are needed to repeat it.
@@ -137,12 +137,10 @@ def read_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: its header is not YAML with names and values ({reason}); correct it.") from error
     # As on the Hub, one name needs no list.
-    lists = {
-        name: [found[name]] if isinstance(found[name], str) else found[name]
-        for name in ("datasets", "tags")
-        if found.get(name)
-    }
-    return {**found, **lists}, prose
+    for name in ("datasets", "tags"):
+        if (value := found.get(name)) and isinstance(value, str):
+            found[name] = [value]
+    return found, prose
 
 
 def _fill_about(release: ModelRelease, prose: str) -> str:
@@ -268,7 +266,8 @@ def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
     """Return the accuracies of a model with number of pairs, ties and interval."""
     from huggingface_hub import EvalResult
 
-    name, trained_on, model = name_evaluated(results), describe_overlap(results), results["accuracies"]["model"]
+    name, model = name_evaluated(results), results["accuracies"]["model"]
+    trained_on = {"trained_on": overlap} if (overlap := describe_overlap(results)) else {}
     columns = {
         TITLES[column]: {"accuracy": model[column], **{count: model[count][column] for count in _COUNTS}}
         for column in COLUMNS
@@ -292,10 +291,7 @@ def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
             metric_type="esdr_accuracy",
             metric_name=f"accuracy, {title}",
             metric_value=round(found["accuracy"], _DIGITS),
-            metric_args={
-                **{count: found[count] for count in _COUNTS},
-                **({"trained_on": trained_on} if trained_on else {}),
-            },
+            metric_args={count: found[count] for count in _COUNTS} | trained_on,
         )
         for title, found in columns.items()
     ]
@@ -326,24 +322,20 @@ def render_eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
 
 def _render_notes(results: Mapping[str, Any], column: str) -> str:
     """Return the context of a number: counts, interval, baselines, held-out synthesizers."""
-    model, *baselines = results["accuracies"].values()
-    scorers = list(results["accuracies"])
-    parts = [
-        f"In percent: {format_percent(model[column])}, "
-        f"{phrase_interval(model['interval'][column], model['num_groups'][column])}, of "
-        f"{model['num_pairs'][column]} pairs; {model['num_ties'][column]} ties, which are wrong"
-    ]
+    baselines = dict(results["accuracies"])
+    model = baselines.pop("model")
+    bounds = phrase_interval(model["interval"][column], model["num_groups"][column])
+    counts = f"{model['num_pairs'][column]} pairs; {model['num_ties'][column]} ties, which are wrong"
+    parts = [f"In percent: {format_percent(model[column])}, {bounds}, of {counts}"]
     if baselines:
         found = (
-            f"{name} {format_percent(of[column])} ({of['num_ties'][column]} ties)"
-            for name, of in zip(scorers[1:], baselines, strict=True)
+            f"{name} {format_percent(of[column])} ({of['num_ties'][column]} ties)" for name, of in baselines.items()
         )
         parts.append(f"baselines on the same pairs: {', '.join(found)}")
     for row in results["by_synthesizer"]:
         if row["synthesizer"] == ALL_LEFT_OUT and CRITERION_COLUMNS.get(row["criterion"]) == column:
             names = ", ".join(results["left_out_synthesizers"])
-            found = (f"{name} {format_percent(row[name]['accuracy'])}" for name in scorers)
-            parts.append(
-                f"{row['num_pairs']} pairs by synthesizers held out of training ({names}): {', '.join(found)}"
-            )
+            found = (f"{name} {format_percent(row[name]['accuracy'])}" for name in results["accuracies"])
+            held_out = f"by synthesizers held out of training ({names})"
+            parts.append(f"{row['num_pairs']} pairs {held_out}: {', '.join(found)}")
     return " ".join(filter(None, [f"{'; '.join(parts)}.", describe_overlap(results)]))

@@ -147,24 +147,17 @@ def test_the_card_of_a_model_with_an_audit_that_was_trained_in_stages(checkpoint
     assert "about.md" not in files_of(plan)
 
 
+BENCH, AS_CONFIG = "ORG/ESDR-Bench", {"dataset": "me/x", "dataset_config": "esdr_bench"}
 BENCHMARK = {"wild": 824, "semi_wild": 186, "scripted": 466, "colloquialness": 250, "overall_micro": 1726}
 
 
 @pytest.mark.parametrize(
     ("data", "counts", "expected"),
     [
-        ({"dataset": "ORG/ESDR-Bench", "is_from_hub": True}, BENCHMARK, ("ESDR-Bench", "ORG/ESDR-Bench", "test")),
-        (
-            {"dataset": "me/x", "dataset_config": "esdr_bench", "is_from_hub": 1},
-            BENCHMARK,
-            ("ESDR-Bench", "me/x", "test"),
-        ),
+        ({"dataset": BENCH, "is_from_hub": True}, BENCHMARK, ("ESDR-Bench", BENCH, "test")),
+        ({**AS_CONFIG, "is_from_hub": True}, BENCHMARK, ("ESDR-Bench", "me/x", "test")),
         # Called so without being it, and the other way round.
-        (
-            {"dataset": "ORG/ESDR-Bench", "is_from_hub": True},
-            {**BENCHMARK, "wild": 0},
-            ("ORG/ESDR-Bench", "ORG/ESDR-Bench", "test"),
-        ),
+        ({"dataset": BENCH, "is_from_hub": True}, {**BENCHMARK, "wild": 0}, (BENCH, BENCH, "test")),
         ({"dataset": "/home/ann/six.jsonl"}, {"overall_micro": 6}, ("six.jsonl", None, None)),
         ({"dataset": "/home/ann/full/sdiareward/"}, {"scripted": 6}, ("full/sdiareward", None, "test")),
     ],

@@ -127,11 +127,8 @@ def test_two_processes_learn_what_one_learns(make_flags, tmp_path, tone_pairs, d
     run = {"num_train_epochs": 3, "batch_tokens": 1200, "optim": "sgd", "lr_scheduler_type": "cosine"}
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     assert main(make_flags(alone, per_device_train_batch_size=4, **run)) == 0
-    ranks = forked.start_ranks(
-        [sys.executable, "-m", "sdiareward.train", *make_flags(shared, per_device_train_batch_size=2, **run)],
-        2,
-        cwd=ROOT,
-    )
+    flags = make_flags(shared, per_device_train_batch_size=2, **run)
+    ranks = forked.start_ranks([sys.executable, "-m", "sdiareward.train", *flags], 2, cwd=ROOT)
     assert [rank.wait(120) for rank in ranks] == [0, 0]
     assert len(losses(alone)) == 3
     check_that_both_learned_the_same(alone, shared)
