@@ -10,7 +10,7 @@ from support.official_layout import write_official
 from support.paths import FIXTURES
 
 from sdiareward import processing_sdiareward as processing
-from sdiareward.chat_sdiareward import render_dialogue, turns_to_messages
+from sdiareward.chat_sdiareward import render_dialogue
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer
@@ -97,15 +97,6 @@ def test_options_of_every_processor_are_taken(tiny_processor, dialogues):
 def test_options_that_would_cut_a_dialogue_or_leave_out_a_part_are_refused(tiny_processor, dialogues, options, error):
     with pytest.raises(error, match="truncation|give|criterion|resample"):
         tiny_processor(**{"dialogues": dialogues, **options})
-
-
-def test_turns_of_a_data_set_are_taken_as_messages_are(tiny_processor, make_tiny_model, tone_pairs):
-    sides = [tone_pairs[0][side] for side in ("chosen", "rejected")]
-    assert_equal(tiny_processor(sides[0]), tiny_processor(turns_to_messages(sides[0])))
-    scorer = Scorer(make_tiny_model(), tiny_processor)
-    assert scorer.score(sides) == scorer.score(list(map(turns_to_messages, sides)))
-    text = tiny_processor.apply_chat_template(sides[0])
-    assert (text.count("<|AUDIO|>"), text.count("line 0")) == (2, 2)
 
 
 def test_a_system_turn_that_is_not_one_of_the_prompts_is_told_once(tiny_processor, make_dialogue, caplog):

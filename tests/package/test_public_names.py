@@ -40,12 +40,6 @@ def test_the_example_of_a_public_name_runs(name, tmp_path, monkeypatch):
         assert runner.run(test).failed == 0
 
 
-def test_the_models_of_the_package_load_by_name(scorer):
-    for loaded in (sdiareward.SDiaRewardModel, sdiareward.SDiaRewardProcessor):
-        assert isinstance(loaded.from_pretrained("nano"), loaded)
-    assert repr(scorer) == "Scorer(nano, float32, cpu)"
-
-
 def turns(first, second):
     return [{"role": "user", "audio": first}, {"role": "assistant", "audio": second}]
 
