@@ -380,8 +380,8 @@ def describe_overlap(results: Mapping[str, Any]) -> str:
     text = f"{'; '.join(shared) or f'None of these {num_pairs} pairs shared anything with the training pairs'}."
     if shared:
         others = overlap["others"]
-        rest = f"{format_percent(others['accuracy'])}% right" if others["num_pairs"] else "nothing is left to measure"
-        text += f" The other {others['num_pairs']}: {rest}."
+        measured = f"The other {others['num_pairs']}: {format_percent(others['accuracy'])}% right."
+        text += f" {measured if others['num_pairs'] else 'No other pair is left to measure.'}"
     return text if overlap["is_whole"] else f"{text} The record of this model's training pairs is incomplete."
 
 
