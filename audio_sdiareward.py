@@ -273,7 +273,7 @@ def _make_mono(
     if array.ndim == 2:
         array = _mix(array, label)
     if array.size == 0:
-        raise AudioError(f"{label}: holds no samples; a turn needs at least {MIN_SAMPLES} samples at 16 kHz.")
+        raise AudioError(f"{label}: has no samples; a turn needs at least {MIN_SAMPLES} samples at 16 kHz.")
     if not np.isfinite(array).all():
         raise AudioError(f"{label}: holds NaN or infinite samples; export the recording again.")
     peak = max(array.max(), -array.min())

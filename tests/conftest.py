@@ -169,6 +169,16 @@ def tiny_checkpoint(tmp_path_factory):
     return tiny_model.save_checkpoint(tmp_path_factory.mktemp("tiny_checkpoint"))
 
 
+@pytest.fixture(autouse=True)
+def without_results(request):
+    """Remove what an evaluation copies beside the tiny model, which tests share."""
+    folders = [request.getfixturevalue("tiny_checkpoint")] if "tiny_checkpoint" in request.fixturenames else []
+    yield
+    for folder in folders:
+        for name in ("results.json", "rewards.png"):
+            (folder / name).unlink(missing_ok=True)
+
+
 @pytest.fixture(scope="session")
 def tiny_judge(tmp_path_factory, tiny_config, fixtures_dir):
     """Return the folder of a thinker of a few thousand parameters: random weights, real classes."""

@@ -11,10 +11,6 @@ from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from support.repository_world import content_of, write_data
 
 
-# An evaluation of another test copies its results beside the model.
-RESULTS = shutil.ignore_patterns("results.json", "rewards.png")
-
-
 @pytest.fixture
 def make_data(tmp_path):
     """Return a function writing `(split, row)` as a data set folder."""
@@ -24,7 +20,7 @@ def make_data(tmp_path):
 @pytest.fixture
 def checkpoint(tiny_checkpoint, tmp_path):
     """Return a copy of the tiny checkpoint that a test may change."""
-    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "tiny", ignore=RESULTS))
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "tiny"))
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ def stop_after_parsing(monkeypatch):
         raise Parsed
 
     monkeypatch.setattr(commands, "_start", stop)
+    monkeypatch.setattr("sdiareward.train.require_model", str)
     monkeypatch.setattr(trl.TrlParser, "parse_args_into_dataclasses", stop_trl)
 
 

@@ -64,6 +64,7 @@ def launched(monkeypatch):
 def read_training_arguments(recipe, monkeypatch):
     """Return the arguments with which the command begins to train."""
     started = []
+    monkeypatch.setattr(sdiareward.train, "require_model", str)
     for module in (sdiareward.train, sdiareward.judges.wavreward.train):
         monkeypatch.setattr(module, "train", lambda args, training, *_: started.append(training))
         monkeypatch.setattr(module, "lock_folder", lambda _: nullcontext())

@@ -69,7 +69,7 @@ def test_names_get_the_commits_of_their_revisions(tmp_path, monkeypatch):
     assert (model_args.model_name_or_path, model_args.adapter_name_or_path) == ("m@r4", "p@r5")
 
 
-NOWHERE = ["--model_name_or_path", "nowhere/model", "--dataset_name", "nowhere/data", "--use_cpu", "--bf16", "False"]
+NOWHERE = ["--model_name_or_path", "nano", "--dataset_name", "nowhere/data", "--use_cpu", "--bf16", "False"]
 REFUSED = {
     "--eos_token </s> --hub_token x": "hub_token, eos_token: training here does not use it; omit it",
     "--use_dora --dtype auto": "dtype, use_dora: training here does not use it",

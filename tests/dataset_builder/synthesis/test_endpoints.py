@@ -63,7 +63,7 @@ def test_the_key_comes_from_the_variable_named_and_from_no_other(speech_server, 
     [
         ((500, b"out of memory"), "InternalServerError: 500: out of memory"),
         ((200, b'{"error": "no such voice"}'), r"cannot be decoded.*answer \(26 bytes\) begins .*no such voice"),
-        ((200, as_wav(np.zeros(0))), "holds no samples"),
+        ((200, as_wav(np.zeros(0))), "has no samples"),
         (0.3, "APITimeoutError"),
         # A server may quote the key.
         *(((status, f"bad {SECRET}".encode()), r"bad \*\*\*") for status in (401, 200)),
