@@ -585,9 +585,9 @@ def open_for_one_pass(content: Any) -> Any:
 def open_stream(handle: Any) -> Any:
     """Open a recording as bytes.
 
-    In a WAV file whose header gives its samples 0 bytes and itself another size than it has, as a stream that was
-    never closed does, they last to the end of the file. An MP3 stream that does not count its frames, of which
-    libsndfile reads as many as fit at the first one's bit rate, gets a count beyond them.
+    A stream that was never closed has a WAV header with 0 bytes of samples and a wrong file size: its samples last to
+    the end of the file. libsndfile estimates the length of an MP3 stream without a frame count from the first bit
+    rate: the stream gets a count that is large enough.
 
     Args:
         handle (`str` or binary file): What `open_source` gives.

@@ -24,7 +24,7 @@ MAX_TEXT_CHARACTERS = 100_000
 ROLES = ("user", "assistant")
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 _PLACEHOLDER = AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
-# Where a recording is read from, in a turn or an item: our name, and those of `transformers` and of chat endpoints.
+# Where a recording is read from, in a turn or an item: our name, and the names of `transformers` and chat endpoints.
 AUDIO_KEYS = ("audio", "audio_path", "audio_url", "input_audio", "path", "url")
 _TURN_KEYS = ("role", "text", "content", *AUDIO_KEYS)
 # Names of keys under which a turn may have a recording or words that are not read.
@@ -176,7 +176,7 @@ def make_dialogue(
         name (`str`, *optional*): What to call the dialogue in an error, for instance its file.
         is_whole (`bool`, *optional*, defaults to `True`): As in [`Dialogue`].
         find (`Callable`, *optional*): Makes the [`Clip`] of each recording as it is given, for instance of a path that
-            begins at another folder; its errors are those of the turn.
+            begins at another folder; its errors name the turn.
 
     Raises:
         DialogueError: A turn is malformed or has a key that is not read, or the dialogue breaks a rule.

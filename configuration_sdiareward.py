@@ -1,6 +1,6 @@
 """Configuration of SDiaReward: every value that changes a reward, validated once, here.
 
-Paper: SDiaReward, section 4 (pooling, criterion-specific system prompts). The configuration is that of Qwen2.5-Omni's
+Paper: SDiaReward, section 4 (pooling, criterion-specific system prompts). The configuration extends Qwen2.5-Omni's
 thinker, flat, plus the fields of the reward model, so that a released thinker configuration is a subset of it.
 
 Notable choices:
@@ -83,7 +83,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     Args:
         pooling_mode (`str`, *optional*, defaults to `"mean"`): How the last hidden states become one vector (equation
             1): `"mean"` over all attended tokens, `"attention"` (learned softmax weights) or `"last_token"`.
-        prompts (`dict[str, str]`, *optional*): System prompt of each criterion; by default those of `DEFAULT_PROMPTS`.
+        prompts (`dict[str, str]`, *optional*): System prompt of each criterion, by default `DEFAULT_PROMPTS`.
         prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts; change it with any of them.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds of each turn that the model hears; the rest is cut.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the audio behind the mel features, in Hz.
@@ -131,7 +131,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Build a configuration from a dictionary and overriding fields, which are validated too.
 
-        The dictionary may be that of a thinker, as released checkpoints of the authors have it: a turn is then heard
+        The dictionary may describe a thinker, as released checkpoints of the authors have it: a turn is then heard
         for their 300 s, and what else the authors do not write down gets its default. Prompts that override others
         are named after their hash, unless `prompt_version` names them.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Label = Mapping[str, Any]
 _LABELS = (*(name for name in COUNTED if name != "split"), "language", "license", "pair_id")
-# The fields of a turn that are read to check whether a row may be published; `path` is that of its audio.
+# The fields of a turn that are read to check whether a row may be published; `path` is the audio's.
 _TURN_FIELDS = {"audio_ref", "duration_s", "path"}
 # As the Hub names sizes.
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
@@ -84,7 +84,7 @@ def _label(path: Path, row: Mapping[str, Any], split: str) -> Label:
 def render_dataset_card(
     folder: Path, shards: Sequence[Shard], public: Sequence[Shard], released: Sequence[Shard], repo_id: str
 ) -> str:
-    """Render the card of a repository with the shards `public` of a data set and those of its metadata release."""
+    """Render the card of a repository with the shards `public` of a data set and of its metadata release."""
     import jinja2
 
     labels = [label for shard in shards for label in shard.labels]

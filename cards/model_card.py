@@ -91,7 +91,7 @@ def write_model_card(checkpoint: Path) -> None:
 
 
 def is_hub_id(name: Any) -> bool:
-    """Return whether a name may be that of a repository, as there is no such file or folder."""
+    """Return whether a name may name a repository: no such file or folder exists."""
     return isinstance(name, str) and _HUB_ID.fullmatch(name) is not None and not Path(name).exists()
 
 
@@ -240,7 +240,7 @@ def render_findings(audit: Mapping[str, Any]) -> str:
 
 
 def name_evaluated(results: Mapping[str, Any]) -> str:
-    """Return the name of the evaluated data: on the Hub, or that of a file or folder without where it is."""
+    """Return the name of the evaluated data: on the Hub, or of a file or folder without its place."""
     config, model, skipped = results["config"], results["accuracies"]["model"], results.get("num_skipped") or {}
     found = {name: model["num_pairs"].get(name, 0) + skipped.get(name, 0) for name in _BENCHMARK_PAIRS}
     is_named = any(_BENCHMARK_NAME.search(config.get(name) or "") for name in ("dataset", "dataset_config"))
@@ -282,7 +282,7 @@ def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
         EvalResult(
             task_type="audio-classification",
             task_name="Preference between two spoken dialogues",
-            # Not the name alone, which may be that of somebody's data on the Hub.
+            # Not the name alone: data of somebody else on the Hub may have it.
             dataset_type=find_hub_id(results) or f"{name}, not read from the Hub",
             dataset_name=name,
             dataset_config=results["config"].get("dataset_config"),

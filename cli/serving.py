@@ -77,7 +77,7 @@ def demo(
     revisions: list[Any] = also_revisions or [None for _ in also]
     names = [resolve_revision(*each) for each in zip(also, revisions, strict=True)]
     others = [load_scorer(name, **options) for name in names]
-    # Without --model, the page takes that of SDIAREWARD_MODEL.
+    # Without --model, the page takes the model that SDIAREWARD_MODEL names.
     page = build(others=others, model=None if model.model == MODEL.model else model.model, **options)
     # Quietly, because Gradio would advise to share in Python.
     _, local, shared = launch(

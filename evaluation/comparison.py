@@ -376,7 +376,7 @@ def score_systems(
     for criterion in criteria:
         folder = Path(job.dataset) / criterion
         if score_dataset(replace(job, criterion=criterion, dataset=str(folder)), folder) is None:
-            raise OtherProcessError("this is one of several processes, of which the main one has the results.")
+            raise OtherProcessError("this is one of several processes; the main one has the results.")
         rewards = pd.read_parquet(folder / "scores.parquet").set_index("row")["reward"].reindex(measured.index)
         tables.append(measured.assign(criterion=criterion, reward=rewards.where(np.isfinite(rewards))))
         for record in JsonLines(folder / "skipped.jsonl").read():

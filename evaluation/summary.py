@@ -47,7 +47,7 @@ OVERLAPS = {
     "recording": "shared a recording with a training pair",
     "group_id": "came from a recording or dialogue of the training pairs",
 }
-# Folders that training writes, each of which many runs have.
+# Folders that training writes in many runs.
 _USUAL_FOLDERS = ("model", "adapter")
 _FEW_TRAINING_PAIRS = 20
 _NUM_NAMED = 3
@@ -80,7 +80,7 @@ def list_columns(num_pairs: Mapping[str, int]) -> list[str]:
     present = [name for name in SUBSETS if num_pairs[name]]
     if not present or num_pairs[present[0]] == num_pairs["overall_micro"]:
         return present[:1] or ["overall_micro"]
-    # Without one of the criteria, or with one subset of modality, its averages are those of other columns.
+    # Without one of the criteria, or with one subset of modality, its averages repeat other columns.
     has_both = "colloquialness" in present and len(present) > 2
     averages = [name for name in COLUMNS if name.startswith("overall_") or (has_both and name.startswith("modality_"))]
     return [name for name in COLUMNS if name in (*present, *averages)]
@@ -165,7 +165,7 @@ def split_by_criterion(labels: Labels) -> Iterator[tuple[str, str, Labels]]:
 def find_heard(model: str | None, train_labels: Labels | None) -> tuple[Names, Names, str | None]:
     """Return synthesizers and sources of the training pairs, and who names them: the `model`, else the `split`.
 
-    The model names those of all its stages in `run.json`, else the synthesizers in its `results.json`.
+    `run.json` names the synthesizers of all stages of a model; without it, `results.json` does.
     """
     heard: Names = None
     sources: Names = None
@@ -261,7 +261,7 @@ def sum_cut(scores: Sequence[Mapping[str, Any]], sessions: Sequence[Mapping[str,
 
 
 def list_findings(results: Mapping[str, Any], name: str) -> list[str]:
-    """Return the result in sentences, the weakest point first; `name` is that of `name_scorer`."""
+    """Return the result in sentences, the weakest point first; `name` comes from `name_scorer`."""
     own, column = results["accuracies"]["model"], "overall_micro"
     who = f"J{name[1:]}" if results.get("judge") else f"Model {name}"
     found = [describe_overlap(results)] if (results.get("overlap") or {}).get("content") else []
@@ -275,7 +275,7 @@ def list_findings(results: Mapping[str, Any], name: str) -> list[str]:
 
 
 def list_criteria(num_pairs: Mapping[str, int]) -> dict[str, str]:
-    """Return the column of each criterion with pairs; without subsets, that of all pairs."""
+    """Return the column of each criterion with pairs; without subsets, the column of all pairs."""
     found = {name: column for name, column in CRITERION_COLUMNS.items() if num_pairs[column]}
     return found or {"all pairs": "overall_micro"}
 

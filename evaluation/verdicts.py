@@ -189,7 +189,7 @@ def rank_systems(rewards: pd.DataFrame, groups: Sequence[Hashable], **draws: Any
     """
     clusters = Clusters(groups, **draws)
     num_groups, num_systems = len(clusters.strata), rewards.shape[1]
-    # How often the system of a row beats that of a column; a tie counts half for each.
+    # How often the system of a row beats the system of a column; a tie counts half for each.
     values = rewards.to_numpy()
     of_dialogue = (np.sign(values[:, :, None] - values[:, None, :]) + 1) / 2 * (1 - np.eye(num_systems))
     wins = np.zeros((num_groups, num_systems, num_systems))

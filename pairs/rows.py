@@ -243,7 +243,7 @@ def _have_recordings(rows: Rows, columns: tuple[str, ...]) -> bool:
 
 
 class Dialogues(Sequence[Dialogue]):
-    """The dialogues of some rows, read and checked on access; those of a block are kept.
+    """The dialogues of some rows, read and checked on access; one block is kept.
 
     Number `i` is side `i % num_sides` of row `i // num_sides`.
     """

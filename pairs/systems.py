@@ -113,7 +113,7 @@ def _require_distinct(names: Sequence[str]) -> None:
 
 
 def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
-    """Return the systems of a table: one, or those of its column `system`."""
+    """Return the systems of a table: one, or one for each value of its column `system`."""
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file or folder; give a folder or a table of dialogues for each system.")
     rows = open_rows(path)

@@ -52,7 +52,7 @@ class PairScorer(Protocol):
 def complete_items(
     results: Iterable[tuple[int, Result]], failures: Mapping[int, str], names: Sequence[str], items: Sequence[Any]
 ) -> Iterator[tuple[int, list[Result] | Skipped]]:
-    """Yield the position of each item when all its dialogues have results, then those of items that have not.
+    """Yield the position of each item when all its dialogues have results, then the positions of the others.
 
     Dialogue `i` has the name `names[i % len(names)]` and is of item `i // len(names)`.
     """

@@ -1,7 +1,7 @@
 """Attention of packed batches: where tokens lie in one row, and which of them attend to each other.
 
-A call that brings a `layout` (text) or `windows` (audio) gets this attention, any other call that of the model's
-configuration: the model is not changed, so threads may share it. On CUDA in half precision PyTorch's variable-length
+A call with a `layout` (text) or `windows` (audio) gets this attention, any other call the configured attention. The
+model is not changed, so threads may share it. On CUDA in half precision PyTorch's variable-length
 FlashAttention runs, elsewhere SDPA.
 """
 
@@ -86,7 +86,7 @@ class PackedLayout:
 
 
 class Windows(PackedLayout):
-    """Windows of audio, which share nothing; those of one length are computed together by SDPA."""
+    """Windows of audio, which share nothing; SDPA computes windows of one length together."""
 
     def __init__(self, lengths: Sequence[int]):
         super().__init__(lengths, [None] * len(lengths))

@@ -51,7 +51,7 @@ class ScoringQueue:
         return request.result
 
     def _run(self) -> None:
-        """Score the requests that wait, those of one scorer together."""
+        """Score the waiting requests, one scorer at a time."""
         by_scorer: dict[int, list[Request]] = {}
         while self._waiting:
             request = self._waiting.popleft()

@@ -321,7 +321,7 @@ class Scorer:
                 seconds given and heard, turns that are cut, silent turns. Without it a warning at the end names these.
 
         Raises:
-            ValueError: The number of criteria, groups or subsets differs from that of dialogues, a dialogue cannot be
+            ValueError: The number of criteria, groups or subsets is not the number of dialogues, a dialogue cannot be
                 used or its reward is not finite, or the model has no calibration for all or for a subset.
             OSError: A recording cannot be read.
         """

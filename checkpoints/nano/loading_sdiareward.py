@@ -1,4 +1,4 @@
-"""Loading of checkpoints, completely or not at all: ours, those of the authors, and backbones without a head.
+"""Loading of checkpoints, completely or not at all: ours, the authors', and backbones without a head.
 
 Their layouts:
 

@@ -143,9 +143,9 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
 
         Raises:
             TypeError: Neither or both of `input_ids` and `inputs_embeds` are given, or an unknown argument is.
-            ValueError: The number of audio vectors differs from the number of audio placeholders, that of labels from
-                that of dialogues, rows are padded without a mask, or attention weights are requested of an
-                implementation that has none.
+            ValueError: The audio vectors do not match the audio placeholders, the labels do not match the dialogues,
+                rows are padded without a mask, or attention weights are requested of an implementation that has
+                none.
         """
         if compute is not None:
             return compute(self, **kwargs)

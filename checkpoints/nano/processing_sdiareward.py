@@ -120,7 +120,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         stack_factor: int = 1,
         **kwargs: Any,
     ):
-        # Not that of a checkpoint's file: what the model reads is decided here.
+        # Not the template of a checkpoint's file: this class decides what the model reads.
         super().__init__(feature_extractor, tokenizer, chat_template=CHAT_TEMPLATE, **kwargs)
         self.prompts = copy(DEFAULT_PROMPTS if prompts is None else prompts)
         self.prompt_version = prompt_version

@@ -55,7 +55,7 @@ _MAX_TITLE_CHARACTERS = 34
 
 
 def draw_figures(report: Mapping[str, Any], records: Records, folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Draw those of the named figures that the report has numbers for; return their SVG files."""
+    """Draw the named figures that the report has numbers for; return their SVG files."""
     training, columns = report["training"], list_columns(report["accuracies"]["model"]["num_pairs"])
     drawings: dict[str, tuple[Any, Draw]] = {
         # A figure of one point shows nothing.

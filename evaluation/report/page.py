@@ -1,4 +1,4 @@
-"""The page whose sections are those of an evaluation, a comparison or an audit: one HTML file that requests nothing.
+"""The page of an evaluation, a comparison or an audit: one HTML file that requests nothing.
 
 A section is `(key, title, blocks)`, a block `(kind, content)`. Text is escaped, unless it is `Markup`.
 
@@ -6,8 +6,8 @@ A section is `(key, title, blocks)`, a block `(kind, content)`. Text is escaped,
 - `list`: of texts. `details`: `(title, blocks)`, folded. `html`: `Markup`, as it is.
 - `verdict`, `verdict clear`: blocks in a box, with large text.
 - `table`: a `common.tables.Table`. The note of a row's first cell, also of a `group` row, describes the row; other
-  notes stand below their values. Columns in `words` hold text; a `Cell.style` of `pass`, `fail`, `none` or `note` is
-  that of a check. On a phone the rows of a table of style `checks` are blocks.
+  notes stand below their values. Columns in `words` hold text; a `Cell.style` of `pass`, `fail`, `none` or `note`
+  marks a check. On a phone the rows of a table of style `checks` are blocks.
 - `figures`: names of figures in the order of the page; `render_page` has by name a title and the SVG file.
 - `turns`: `(turns, label of their players)`, as of a side.
 - `dialogue`: a `Dialogue` with the turns of each side; `Collector.describe_side` makes them, and their clips.

@@ -192,7 +192,7 @@ class View:
         self.subsets = {**summary.TITLES, "colloquialness": "colloquialness", **alone}
 
     def build_sections(self, keys: Iterable[str]) -> list[Section]:
-        """Return those of the sections that have something to show."""
+        """Return the sections that have something to show."""
         found = [(key, _TITLES[key], list(getattr(self, f"show_{key}")())) for key in keys]
         return [section for section in found if section[2]]
 

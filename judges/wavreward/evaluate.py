@@ -193,7 +193,7 @@ def predict(
 ) -> tuple[Records, Records]:
     """Judge the samples that the folder lacks; return predictions and skipped samples, which are also written.
 
-    `name` is that of the file of predictions: one folder holds several sets of samples.
+    `name` names the file of predictions: one folder holds several sets of samples.
     """
     parts, rows = PartFolder(folder, meta), range(len(samples))
     chunks = {f"{name} {start}, {size}": rows[start : start + size] for start in rows[::size]}

@@ -6,7 +6,7 @@
 Both files name their recipe, `wavreward_grpo` and `wavreward_sft`.
 
 Advantages are TRL's: equation 4 with the sample standard deviation (`N - 1` in place of `N` under the root) plus 1e-4.
-For a group of `N` they are those of the paper times `sqrt((N - 1) / N)`. The rewards of form and accuracy are added
+For a group of `N` they are the paper's times `sqrt((N - 1) / N)`. The rewards of form and accuracy are added
 before normalisation, so that both are part of `r_i`.
 """
 
