@@ -10,6 +10,7 @@ how everything fits together. Needs the extras `train` and `build`, and `small` 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -113,6 +114,8 @@ class Arguments:
 
 def main(argv: list[str] | None = None) -> GRPOTrainer:
     args = parse_options(Arguments, argv, prog="grpo_speech.py", description=__doc__)
+    # TRL uses older names of transformers.
+    warnings.filterwarnings("ignore", "`(is_)?gradient_checkpointing", FutureWarning)
     training = GRPOConfig(
         output_dir=args.output_dir,
         max_steps=args.max_steps,
@@ -121,6 +124,7 @@ def main(argv: list[str] | None = None) -> GRPOTrainer:
         max_completion_length=24,
         learning_rate=1e-6 if args.policy else 1e-3,
         bf16=torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
         log_completions=True,
         num_completions_to_print=2,
         logging_steps=1,
