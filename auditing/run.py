@@ -16,11 +16,11 @@ from sdiareward.common.machine import describe_run
 from sdiareward.common.tables import Results
 from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_baselines
 from sdiareward.evaluation.report.content import make_plain
-from sdiareward.evaluation.scores import choose_criterion
+from sdiareward.evaluation.scores import load_scored_pairs
 from sdiareward.evaluation.summary import find_overlap
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs, sample_rows
-from sdiareward.pairs.loading import choose_split, load_pairs
+from sdiareward.pairs.loading import choose_split
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair, decode_pairs
@@ -68,11 +68,7 @@ class Auditor:
     def __post_init__(self) -> None:
         self.split = choose_split(self.data, self.split)
         places: dict[str, Any] = {"audio_root": self.audio_root, "criterion": self.criterion}
-        self.pairs = load_pairs(self.data, self.split, **places)
-        chosen, notice = choose_criterion(self.pairs, self.model.name)
-        if notice:
-            places["criterion"] = chosen
-            self.pairs = load_pairs(self.data, self.split, **places)
+        self.pairs, notice = load_scored_pairs(self.model.name, self.data, self.split, places)
         self.labels = describe_pairs(self.pairs)
         self._row_of = {label["pair_id"]: row for row, label in enumerate(self.labels)}
         # Everything a line of rewards depends on; excludes sample size and list of conditions.
@@ -177,6 +173,21 @@ class Auditor:
         return dict(make_plain({**audit, "run": self.run, **describe_run()}))
 
 
+_KNOWN: dict[str, Collection[str]] = {"perturbations": PERTURBATIONS, "attacks": ATTACKS, "parts": PARTS}
+
+
+def choose_names(**wanted: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
+    """Return the known perturbations, attacks and parts that are wanted, in order; None and `all` want each."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind, names in wanted.items():
+        known = _KNOWN[kind]
+        names = ("all",) if names is None else names
+        if unknown := [name for name in names if name not in (*known, "all", "none")]:
+            raise ValueError(f"--{kind}: {unknown[0]!r} is not one of {', '.join(known)}, all, none.")
+        found[kind] = tuple(name for name in known if name in names or "all" in names)
+    return found
+
+
 def audit(
     model: str | Path,
     dataset: str | Path,
@@ -236,12 +247,7 @@ def audit(
         >>> [check["name"] for check in results["verdicts"] if check["status"] == "fail"]  # doctest: +SKIP
     """
     check_extra("eval")
-    options: dict[str, Any] = {"perturbations": perturbations, "attacks": attacks, "parts": parts}
-    names: dict[str, Collection[str]] = {"perturbations": PERTURBATIONS, "attacks": ATTACKS, "parts": PARTS}
-    for name, known in names.items():
-        options[name] = tuple(known if options[name] is None else options[name])
-        if unknown := [each for each in options[name] if each not in known]:
-            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(known)}.")
+    options: dict[str, Any] = choose_names(perturbations=perturbations, attacks=attacks, parts=parts)
     paths = {"audio_root": audio_root, "baseline_data": baseline_data, "sounds_dir": sounds_dir}
     options |= {name: path and str(path) for name, path in paths.items()}
     options |= {"split": split, "train_split": train_split, "criterion": criterion, "max_samples": max_samples or 0}

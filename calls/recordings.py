@@ -145,7 +145,7 @@ def _list_folder(folder: Path, prefix: str, form: Form | None) -> Iterator[CallF
 
 
 def pair_files(files: Iterable[Path]) -> dict[str, tuple[Path, Path]]:
-    """Return pairs of files, user and assistant, whose names differ only in the role word, by the common name."""
+    """Return pairs of files, user and assistant, by the common name; their names differ only in the role word."""
     sides: dict[str, dict[int, Path]] = defaultdict(dict)
     for file in sorted(files):
         if found := _find_role(file):

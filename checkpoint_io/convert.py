@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 ExportFormat = Literal["official", "vllm"]
 _DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 _PROCESSOR_FIELDS = ("prompts", "prompt_version", "max_turn_s", "stack_factor")
-# Names of sentence-transformers, whose files tell vLLM how to pool; vLLM's default is the last token.
+# File names of sentence-transformers. vLLM reads there how to pool; its default is the last token.
 _VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
 # Both loaders require image settings, although dialogues have no images.
 _IMAGE_PROCESSOR = {

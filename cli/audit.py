@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +19,6 @@ from sdiareward.scoring.model_spec import ModelArguments
 if TYPE_CHECKING:
     from sdiareward.auditing.run import Auditor
     from sdiareward.auditing.verdicts import Verdicts
-
-_ALL, _NONE = "all", "none"
 
 
 @Parameter(name="*")
@@ -48,10 +46,10 @@ class AuditArguments(ModelArguments, PairsArguments):
     render: Path | None = None
     split: str | None = None
     max_samples: PositiveInt = 60
-    perturbations: list[str] = field(default_factory=lambda: [_ALL])
-    attacks: list[str] = field(default_factory=lambda: [_ALL])
+    perturbations: list[str] = field(default_factory=lambda: ["all"])
+    attacks: list[str] = field(default_factory=lambda: ["all"])
     sounds_dir: str | None = None
-    parts: list[str] = field(default_factory=lambda: [_ALL])
+    parts: list[str] = field(default_factory=lambda: ["all"])
     seed: int = 0
     fail_on: list[str] = field(default_factory=list)
     against: Path | None = None
@@ -93,25 +91,15 @@ def audit(args: AuditArguments | None = None) -> int:
 
 
 def _make_auditor(args: AuditArguments) -> Auditor:
-    from sdiareward.auditing.run import PARTS, Auditor
-    from sdiareward.perturbations.attacks import ATTACKS
-    from sdiareward.perturbations.registry import PERTURBATIONS
+    from sdiareward.auditing.run import Auditor, choose_names
 
     given = {"--dataset": args.dataset, "--output_dir": args.output_dir}
     if args.dataset is None or args.output_dir is None:
         missing = " and ".join(name for name, value in given.items() if value is None)
         raise UserError(f"an audit needs {missing}; or give --render FILE to write the page of an earlier audit.")
     options = {each.name: getattr(args, each.name) for each in fields(Auditor) if hasattr(args, each.name)}
-    for name, known in (("perturbations", PERTURBATIONS), ("attacks", ATTACKS), ("parts", PARTS)):
-        options[name] = _choose_names(f"--{name}", options[name], known)
+    options |= choose_names(perturbations=args.perturbations, attacks=args.attacks, parts=args.parts)
     return Auditor(**{**options, "model": args.make_spec(), "data": args.dataset})
-
-
-def _choose_names(flag: str, names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
-    known = tuple(known)
-    if unknown := [name for name in names if name not in (*known, _ALL, _NONE)]:
-        raise UserError(f"{flag}: {unknown[0]!r} is not one of {', '.join(known)}, {_ALL}, {_NONE}.")
-    return tuple(name for name in known if name in names or _ALL in names)
 
 
 def _report_failures(verdicts: Verdicts, patterns: Sequence[str], earlier: Verdicts | None) -> int:

@@ -226,7 +226,7 @@ def parse_trl(
     for pair in _SYNONYMS.items():
         flags |= {f"--{name}": flags[f"--{known}"] for known in pair if f"--{known}" in flags for name in pair}
     for action in parser._actions:
-        # The help has one spelling of an option, and none that only negates another.
+        # The help has one spelling of an option and omits negations.
         first = action.option_strings[0]
         action.option_strings = [f"--{_SYNONYMS.get(action.dest, action.dest)}"]
         if action.dest not in shown or first.startswith("--no_"):

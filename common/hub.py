@@ -158,9 +158,11 @@ def _require_repository(name: str, repo_type: str) -> None:
         raise explain_unreachable(name) from error
     # Which library makes the connection depends on the version.
     except Exception as error:
-        # Whether a slow or failing Hub has it, the loader finds out.
         if type(error).__name__ in ("ConnectError", "ConnectTimeout"):
             raise explain_unreachable(name) from error
+        # Whether a slow or failing Hub has it, the loader finds out.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("httpx"):
+            raise
 
 
 def fetch_snapshot(model: str, patterns: Sequence[str], revision: str | None = None, repo_type: str = "model") -> Path:

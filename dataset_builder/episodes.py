@@ -60,7 +60,7 @@ class Episode:
     split_group: str | None = None  # A coarser unit that is held out as a whole, such as a domain.
     native_coding: tuple[str, ...] = ()  # `channel.CODINGS` for its synthetic speech.
     marks: tuple[tuple[int, str], ...] = ()  # Turn number and text of each removed mark.
-    known_group_id: str | None = None  # For a released pair, whose `group` is not published.
+    known_group_id: str | None = None  # For a released pair: its `group` is not published.
 
     @property
     def group_id(self) -> str:

@@ -18,14 +18,13 @@ from sdiareward.common.package import NANO
 from sdiareward.common.tables import Results
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs, sample_rows
-from sdiareward.pairs.loading import load_pairs
 
 from .arguments import EvalArguments
 from .baselines import load_baseline_pairs, score_with_baselines
 from .report.content import read_training_runs
 from .report.figures import FIGURE, plot_rewards
 from .report.sections import render_markdown, write_page
-from .scores import ModelPairScorer, choose_criterion, find_disagreements, read_evaluation, score_pairs
+from .scores import ModelPairScorer, find_disagreements, load_scored_pairs, read_evaluation, score_pairs
 from .summary import Record, Scores, find_heard, find_overlap, sum_cut, sum_timing, summarise
 
 
@@ -105,12 +104,9 @@ def run_evaluation(args: EvalArguments, judge: Any = None) -> tuple[Record, str]
     others = [read_evaluation(path, finite=False) for path in args.compare]
     training = read_training_runs(args.training)
     source: Record = {"name": args.dataset_config, "audio_root": args.audio_root, "criterion": args.criterion}
-    pairs = load_pairs(args.dataset, args.split, **source)
-    chosen, notice = choose_criterion(pairs, str(args.model)) if judge is None else (None, None)
+    pairs, notice = load_scored_pairs(args.model, args.dataset, args.split, source)
     if notice:
         logger.warning("sdiareward: notice: %s", notice)
-        source["criterion"] = chosen
-        pairs = load_pairs(args.dataset, args.split, **source)
     labels = describe_pairs(pairs)
     if args.max_samples is not None and labels:
         rows = sorted(sample_rows(labels, args.max_samples, args.seed))

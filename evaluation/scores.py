@@ -18,6 +18,7 @@ from sdiareward.common.files import JsonLines, format_line, is_number, read_json
 from sdiareward.common.parts import Items, Make, PartFolder, Rows, choose_size, run_parts
 from sdiareward.pairs.content import digest_pair
 from sdiareward.pairs.labels import TRAINED_ON, name_criterion
+from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.rows import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.outcomes import Outcome, PairScorer, complete_items, describe_heard
@@ -33,14 +34,19 @@ if TYPE_CHECKING:
 _MAX_DISAGREEMENTS = 20
 
 
-def choose_criterion(pairs: datasets.Dataset, model: str | Path) -> tuple[str | None, str | None]:
-    """Return the criterion of pairs that name none, with a notice: the one of the model's last training, or joint."""
-    if "criterion" in pairs.column_names:
-        return None, None
+def load_scored_pairs(
+    model: str | Path | None, dataset: str, split: str | None, source: Record
+) -> tuple[datasets.Dataset, str | None]:
+    """Load pairs; `source` gets the criterion of those that name none, as a notice tells: the training's, or joint."""
+    pairs = load_pairs(dataset, split, **source)
+    if model is None or "criterion" in pairs.column_names:
+        return pairs, None
     last = (read_stages(model) or [{}])[-1].get(TRAINED_ON, {}).get("criteria", ())
     chosen, reason = (last[0], ", as in the training of the model") if len(last) == 1 else (name_criterion(None), "")
     choices = "--criterion modality (how a dialogue sounds), colloquialness (how it is worded) or joint (both)"
-    return chosen, f"the pairs have no column criterion and are scored under {chosen}{reason}; choose with {choices}"
+    source["criterion"] = chosen
+    notice = f"the pairs have no column criterion and are scored under {chosen}{reason}; choose with {choices}"
+    return pairs.add_column("criterion", [chosen] * len(pairs)), notice
 
 
 class ModelPairScorer:

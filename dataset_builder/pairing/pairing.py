@@ -26,7 +26,7 @@ separated by neither: both sides have one voice and one channel, and the convers
 - `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
 - `prosody`: the recording through the WORLD vocoder, with its own intonation against a flat one or an uneven tempo.
 
-Their criterion is `joint`, whose prompt covers both aspects. They are in none of the paper's subsets. `primary` is the
+Their criterion is `joint`: its prompt covers both aspects. They are in none of the paper's subsets. `primary` is the
 family and `secondary` the kind; each is reported separately. A replacement turn is from the same source and split.
 """
 
@@ -103,7 +103,7 @@ class PairPlan:
     channel: ChannelSettings | None  # None keeps the channel difference between recordings and synthesizers.
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # By synthesizer.
     script_voices: tuple[ScriptVoice, ...] = ()
-    known_pair_id: str | None = None  # For a released pair, whose words may have been scrubbed.
+    known_pair_id: str | None = None  # For a released pair: its words may have been scrubbed.
     family: str = ""  # Empty for the paper's pairs.
 
     def is_recorded(self, side: str) -> bool:

@@ -440,7 +440,7 @@ class FasterWhisperTranscriber:
 
 
 def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
-    """Return whether words repeat more than in natural speech, whose compression ratio is 1 to 2."""
+    """Return whether words repeat more than in natural speech (compression ratio 1 to 2)."""
     return compression_ratio > settings.max_compression_ratio or count_repeats(text) > settings.max_repeats
 
 

@@ -34,7 +34,7 @@ _OWN_NAMES = ("127.0.0.1", "localhost")
 
 class DialogueModel:
     def __init__(self, repository: str, model_path: str, llm_engine: str, fp16_flow: bool) -> None:
-        # Replaces the folder of this file, whose modules could hide others.
+        # Replaces the folder of this file: its modules could hide others.
         sys.path[0] = repository
         from soulxpodcast.utils import commons, infer_utils, parser
 

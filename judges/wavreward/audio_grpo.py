@@ -32,7 +32,7 @@ class AudioGRPOTrainer(GRPOTrainer):
         args: GRPOConfig,
         *,
         processing_class: Any,
-        # The reference model of the KL term. Not called if `beta` is 0 or with adapters, whose reference is the policy
+        # The reference model of the KL term. Not called if `beta` is 0 or with adapters: their reference is the policy
         # without them.
         load_reference: Callable[..., Any] | None = None,
         **kwargs: Any,

@@ -21,8 +21,9 @@ from sdiareward import eval as evaluation
 from sdiareward.audio_sdiareward import AudioError, Heard, is_silent
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.common.package import NANO
+from sdiareward.evaluation import scores
 from sdiareward.evaluation.calibrate import find_calibration_warnings
-from sdiareward.evaluation.scores import choose_criterion, read_evaluation
+from sdiareward.evaluation.scores import read_evaluation
 from sdiareward.evaluation.summary import find_heard
 from sdiareward.pairs import labels
 from sdiareward.pairs.loading import load_pairs
@@ -389,10 +390,14 @@ def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(ru
 @pytest.mark.parametrize(
     ("criteria", "chosen"), [(["modality"], "modality"), (["joint", "modality"], "joint"), (None, "joint")]
 )
-def test_pairs_without_a_criterion_are_scored_under_the_one_of_the_training(tmp_path, criteria, chosen):
+def test_pairs_without_a_criterion_are_scored_under_the_one_of_the_training(tmp_path, monkeypatch, criteria, chosen):
     if criteria:
         (tmp_path / "run.json").write_text(json.dumps({"trained_on": {"criteria": criteria}}))
     pairs = datasets.Dataset.from_dict({"pair_id": ["p"]})
-    found, notice = choose_criterion(pairs, tmp_path)
-    assert found == chosen and f"under {chosen}" in notice
-    assert choose_criterion(pairs.add_column("criterion", ["joint"]), tmp_path) == (None, None)
+    named = pairs.add_column("criterion", ["other"])
+    read = {"pairs": pairs, "named": named}
+    monkeypatch.setattr(scores, "load_pairs", lambda dataset, split, **source: read[dataset])
+    source = {}
+    found, notice = scores.load_scored_pairs(tmp_path, "pairs", None, source)
+    assert found["criterion"] == [source["criterion"]] == [chosen] and f"under {chosen}" in notice
+    assert scores.load_scored_pairs(tmp_path, "named", None, {}) == (named, None)
